@@ -25,8 +25,8 @@ from contmax.expectations._scale_mean import mean_over_scales
 from contmax.kernels import means
 
 # A pair takes about 12 kB while gradients are computed.
-_FEWEST_PAIRS = Fewest(on_cpu=2**12, elsewhere=2**15, kept=2**7)
-_FEWEST_PAIRS_OF_INDEX = _FEWEST_PAIRS._replace(kept=2**12)
+_FEWEST_PAIRS = Fewest(on_cpu=2**12, elsewhere=2**15, saved=2**7)
+_FEWEST_PAIRS_OF_INDEX = _FEWEST_PAIRS._replace(saved=2**12)
 
 
 def scale_mean_expectation(

@@ -25,7 +25,7 @@ from contmax.kernels import means
 from contmax.numerics import unit_gauss_legendre
 
 # A pair takes about 2 kB while gradients are computed.
-_FEWEST_PAIRS = Fewest(on_cpu=2**13, elsewhere=2**17, kept=0)
+_FEWEST_PAIRS = Fewest(on_cpu=2**13, elsewhere=2**17, saved=0)
 
 
 class Nodes(NamedTuple):

@@ -23,7 +23,7 @@ from contmax.numerics import DOUBLE, SINGLE, Complex, Hyperbola, SaddlePath, sad
 Form = PlaneForm | MatrixForm
 
 _NEWTON_STEPS = 3
-# Nodes on the half line and −ln of what is left out of the law of s at either end, in float32 and in float64.
+# Nodes on the half line and −ln of the mass of the law that is left out at either end, in float32 and in float64.
 _HALF_LINE = {True: (32, 18.0), False: (80, 37.0)}
 # From here on Stirling's series is exact; below it ln Γ itself does not cancel.
 _STIRLING = 10.0
@@ -63,10 +63,10 @@ Law = SaddlePath | HalfLine | EitherLaw
 
 
 def place_scales(gaussian: Form, order: float | Tensor, single: bool, like: Tensor) -> Law:
-    """Where to look at the law of the scale for these pairs.
+    """The path or half line of the scale for these pairs.
 
     Args:
-        gaussian: what is averaged over the law.
+        gaussian: the Gaussian that is averaged over the law.
         order: ν, a number or a tensor that broadcasts to the pairs.
         single: whether an error of 1e-7, not of 1e-13, is small enough.
         like: a tensor of the shape, dtype and device of the pairs.
@@ -84,7 +84,7 @@ def place_scales(gaussian: Form, order: float | Tensor, single: bool, like: Tens
 
 
 def count_nodes(law: Law, single: bool) -> int:
-    """The first dimension of what :func:`scale_nodes` returns."""
+    """The number of nodes of a law."""
     return (SINGLE if single else DOUBLE).nodes if isinstance(law, SaddlePath) else _HALF_LINE[single][0]
 
 
@@ -154,14 +154,14 @@ def _half_line(gaussian: Form, size: Tensor, single: bool) -> HalfLine:
     root = (2 * t).sqrt()
     centre = torch.log1p(1 / size)
     # Far from the density the mass comes from the widest Gaussians: the mean of s falls like 1/distance², as far as
-    # the function is not itself wide. What is left out below is negligible beside the largest expectation anyway.
+    # the function is not itself wide. The mass below is negligible beside the largest expectation anyway.
     far = near * spread / (1 + spread).square()
     length = root.clamp(max=1) + t + torch.log1p(far / (2 * (size + 1))) + torch.log1p(t + root)
     return HalfLine(centre + torch.log1p(t + root), length.asinh() / (count - 1))
 
 
 def stirling_factor(order: float | Tensor) -> float | Tensor:
-    r"""What the law of the scale is normalised by: g(|ν|), or its inverse for ν < 0.
+    r"""The normaliser of the law of the scale: g(|ν|), or its inverse for ν < 0.
 
     .. math:: g(x) = \frac{\Gamma(x)\,e^x x^{1/2-x}}{\sqrt{2\pi}} = 1 + \frac1{12x} + \dots
 

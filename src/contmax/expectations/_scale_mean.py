@@ -31,7 +31,7 @@ from contmax.numerics import SINGLE, Complex, float64_of
 # Bytes of one intermediate tensor, pairs times nodes. On a CPU it should stay in the cache and below the size from
 # which malloc asks the system for fresh pages; an accelerator wants few launches.
 _BLOCK_CPU, _BLOCK_ACCELERATOR = 2**17, 2**26
-# Up to this |η| the moments left out, and the aliases of the coefficients, are below 1e-14 of the largest value.
+# Up to this |η| the neglected moments, and the aliases of the coefficients, are below 1e-14 of the largest value.
 NEAR_ONE = 4e-3
 _MOMENTS, _NODES, _RADIUS = 16, 16, 0.3
 
@@ -90,7 +90,7 @@ def _mean_away_from_one(form: Form, order: float | Tensor, single: bool) -> Tens
 
 
 class _Mean(torch.autograd.Function):
-    """Gives a computed mean its derivatives: the computed slopes, or differentiable ones where those are needed."""
+    """Gives a computed mean its derivatives: the computed slopes, or differentiable ones for higher derivatives."""
 
     generate_vmap_rule = True
 

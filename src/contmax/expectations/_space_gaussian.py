@@ -34,8 +34,8 @@ from contmax.kernels import means
 # In float32 the phases of the path lose too many roundings below this ν, α > 2, and its exponent above that one.
 _SINGLE_ORDERS = 3.0, 32.0
 # A pair takes up to 0.4 kB while gradients are computed, with an α of its own 4 kB.
-_FEWEST_PAIRS = Fewest(on_cpu=2**16, elsewhere=2**18, kept=2**8)
-_FEWEST_PAIRS_OF_INDEX = Fewest(on_cpu=2**12, elsewhere=2**15, kept=2**12)
+_FEWEST_PAIRS = Fewest(on_cpu=2**16, elsewhere=2**18, saved=2**8)
+_FEWEST_PAIRS_OF_INDEX = Fewest(on_cpu=2**12, elsewhere=2**15, saved=2**12)
 
 
 @register_expectation(MultivariateNormal, MultivariateGaussianBasis)

@@ -115,7 +115,7 @@ def by_box(density: Distribution, basis: Basis) -> Tensor:
 
 
 def within_support(density: Distribution, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
-    """A box, (*batch, …, N), cut where a support that is a box ends; that end moves with the parameters."""
+    """The part of a box, (*batch, …, N), inside a support that is a box; the end of a support moves with parameters."""
     support = density.support
     while isinstance(support, type(constraints.real_vector)):
         support = support.base_constraint

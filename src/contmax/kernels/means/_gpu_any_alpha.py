@@ -193,7 +193,7 @@ def any_bwd_kernel(
     EDGE_NODES: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
-    """The gradients of GROUP densities as far as a block of functions gives them, each (blocks, B).
+    """The shares of a block of functions in the gradients of GROUP densities, each (blocks, B).
 
     With BASIS also the share of these densities in the gradients of the functions, (groups, 2, K).
     """
@@ -208,7 +208,7 @@ def any_bwd_kernel(
         epsilon = wide_gap.to(tl.float32)
         size = tl.exp(log_constant).to(tl.float32)
         b = length_in_range(tl.exp(log_b).to(tl.float32))
-        # How the length that a rule knows moves with α, in units of itself.
+        # ∂ ln length/∂α of the length that the rule takes.
         moves = by_gap.to(tl.float32)
         slope, slope_length = tl.zeros([COLUMNS], tl.float32), tl.zeros([COLUMNS], tl.float32)
         slope_width, slope_shape = tl.zeros([COLUMNS], tl.float32), tl.zeros([COLUMNS], tl.float32)

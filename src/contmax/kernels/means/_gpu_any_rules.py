@@ -18,13 +18,13 @@ import triton.language as tl
 from contmax.kernels.means._gpu_windows import INVERSE_ROOT, ROOT, distance, window
 
 _LOG2E = tl.constexpr(1.4426950408889634)
-# How far a window reaches, in standard deviations: so far that z² is negligible there too; and half its square.
+# Standard deviations that a window reaches, far enough for the slopes by z² too; and half its square.
 _REACH, _LEFT_OUT = tl.constexpr(6.2), tl.constexpr(19.22)
 _FAR = tl.constexpr(1e15)
 _LN2 = tl.constexpr(0.6931471805599453)
-# Nodes, and −ln of what is left out of the law at either end.
+# Nodes, and −ln of the mass of the law that is left out at either end.
 _TAIL_NODES, _TAIL_LEFT_OUT = tl.constexpr(32), tl.constexpr(18.0)
-# Distances in standard deviations beyond which every density and function has nothing in common, and the least a.
+# Distances are clamped to the first number of standard deviations, where every r is zero; a is at least the second.
 _FARTHEST, _LEAST_SHARE = tl.constexpr(1e12), tl.constexpr(1e-24)
 
 
@@ -40,7 +40,7 @@ def bell_reach(gap):
 
 @triton.jit
 def _bell_window(mu, b, centre, width, inverse_width, reach, curvature):
-    """Where the integrand of each pair is: z = z₀ + dz·x, in units of √(2/ln 2), and ξ = ξ₀ + length·x."""
+    """The window of each pair: z = z₀ + dz·x, in units of √(2/ln 2), and ξ = ξ₀ + length·x."""
     inverse_b = 1.0 / b
     offset, s = distance(centre, mu) * inverse_b, width * inverse_b
     ratio = b * inverse_width
@@ -66,7 +66,7 @@ def _bell_at(z, dz, xi, length, rule, n, gap, order, NODES: tl.constexpr):
     u, place = z + dz * x, xi + length * x
     y = gap * (place * place)
     room = tl.maximum(1.0 - y, 1e-30)
-    # What 1 − y has lost in rounding is added to its logarithm.
+    # Corrects the logarithm for the rounding of 1 − y.
     log_room = tl.log(room) + ((1.0 - room) - y) * (1.0 + y)
     return u, place, log_room, tl.exp2(log_weight + order * log_room - u * u)
 
@@ -235,7 +235,7 @@ def tail_value(mu, deviation, centre, width, x):
 
 @triton.jit
 def tail_slopes(mu, deviation, centre, width, x, log_slope):
-    """Slopes in μ, √V, σ_j and, at fixed V, |ν|, without the same; `log_slope` is that of ln of the normaliser."""
+    """Slopes in μ, √V, σ_j and, at fixed V, |ν|, without these factors; `log_slope` is ∂ ln normaliser/∂|ν|."""
     inverse, z, a, b = _form(mu, deviation, centre, width)
     n = z * z
     high, step = _half_line(b, n, x)

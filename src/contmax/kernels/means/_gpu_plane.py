@@ -35,7 +35,7 @@ def _cholesky(a_11, a_21, a_22):
 
 @triton.jit
 def _load_densities(loc_ptr, scale_ptr, row, known, factor, power, MATRIX: tl.constexpr, GAUSSIAN: tl.constexpr):
-    """μ, L and √v of a block of densities, each (rows, 1); L is found here where MATRIX says that Σ is given."""
+    """μ, L and √v of a block of densities, each (rows, 1); L is computed from Σ with MATRIX."""
     mu_1 = tl.load(loc_ptr + 2 * row, known, other=0.0)
     mu_2 = tl.load(loc_ptr + 2 * row + 1, known, other=0.0)
     l_11 = tl.load(scale_ptr + 4 * row, known, other=1.0)
@@ -74,7 +74,7 @@ def _plane_form(d_1, d_2, t_11, t_21, t_22, first, lower, second):
 
 @triton.jit
 def _form_numbers(form):
-    """a, b, c, n, g of what `_plane_form` returns."""
+    """a, b, c, n, g, from the tuple of `_plane_form`."""
     k_11, k_21, k_22, y_1, y_2, root, p, q = form
     a = root * root
     crossed = k_11 * k_22 * root

@@ -1,7 +1,7 @@
 """The mean of a Gaussian on the plane over the law of its scale, of every pair of a block, in float32.
 
-The arithmetic of `contmax.expectations._scale_law` and `contmax.expectations._plane_form`, which say what the numbers
-a, b, c, n, g of a pair mean and why the path is placed as it is.
+The arithmetic is that of `contmax.expectations._scale_law` and `contmax.expectations._plane_form`, which explain the
+numbers a, b, c, n, g of a pair and the path. Polynomials of arg, sin and cos are from Cephes, as in `_cpu_plane`.
 """
 
 import triton
@@ -126,7 +126,7 @@ def mean(a, b, c, n, g, path, NODES: tl.constexpr):
 
 @triton.jit
 def mean_and_slopes(a, b, c, n, g, path, NODES: tl.constexpr):
-    """The same with its slopes in a, b, c, n, g."""
+    """The mean of each pair and its slopes in a, b, c, n, g."""
     order, stretch, most, share, step, rises, runs = path
     vertex, size, bend = _place(a, b, c, n, g, order, stretch, most, share)
     value, by_a, by_b = tl.zeros_like(a), tl.zeros_like(a), tl.zeros_like(a)

@@ -7,8 +7,8 @@ range here, whatever the parameters are.
 import triton
 import triton.language as tl
 
-# Lengths are taken to be in this range, distances not to exceed the longest, and slopes not to exceed the last number:
-# then products of two are numbers, and what is far away underflows by itself.
+# Lengths are clamped to the range of the first two numbers, distances to the second, slopes to the third. Products of
+# two stay finite, and far pairs underflow by themselves.
 SHORTEST, LONGEST, STEEPEST = tl.constexpr(1e-18), tl.constexpr(1e18), tl.constexpr(1e33)
 # How far a window reaches, in standard deviations.
 REACH, INVERSE_REACH = tl.constexpr(5.6), tl.constexpr(1 / 5.6)
@@ -24,7 +24,7 @@ def length_in_range(x):
 
 @triton.jit
 def nan_from(x, y):
-    """NaN where one of both is NaN, else 0: what minima and maxima have lost is added at the end."""
+    """NaN where one of both is NaN, else 0. Minima and maxima lose NaN, so kernels add this at the end."""
     return tl.where((x == x) & (y == y), 0.0, float("nan"))
 
 
@@ -63,7 +63,7 @@ def half_width(scale, stretch, K: tl.constexpr):
 
 @triton.jit
 def window(mu, a, inverse_a, centre, width, inverse_width, wide_from):
-    """Where the integrand of each pair is: z = z₀ + dz·x, 1 + y = left + span·x, 1 − y = right + span·(1 − x).
+    """The window of each pair: z = z₀ + dz·x, 1 + y = left + span·x, 1 − y = right + span·(1 − x).
 
     z is in units of √(2/ln 2), for exp2. Also whether the density is the narrower: a/σ_j ≤ `wide_from`.
     """
