@@ -60,11 +60,22 @@ class Expectation(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(name: str, number: float, known: Known | None, *inputs: Tensor | None) -> Tensor:
+    def forward(
+        name: str,
+        number: float,
+        known: Known | None,
+        loc: Tensor,
+        scale: Tensor,
+        index: Tensor | None,
+        centre: Tensor,
+        width: Tensor,
+    ) -> Tensor:
         if known is not None:
             return known[0]
         values = RULES[name].values
-        return means.gaussian_means(*inputs, name, number) if values is None else values(*inputs, number)  # type: ignore[arg-type]
+        if values is None:
+            return means.gaussian_means(loc, scale, index, centre, width, name, number)
+        return values(loc, scale, index, centre, width, number)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -77,18 +88,21 @@ class Expectation(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor | None, ...]:
-        *inputs, slopes = ctx.saved_tensors
+        loc, scale, index, centre, width, slopes = ctx.saved_tensors
+        inputs = (loc, scale, index, centre, width)
         needed, rule, number = ctx.needs_input_grad[3:], RULES[ctx.rule], ctx.number
         gradients: Sequence[Tensor | None]
         if needs_reference(cotangent):
             gradients = gradients_by_reference(partial(rule.reference, number=number), inputs, needed, cotangent)
         elif slopes is None and rule.slopes is None:
-            gradients = means.gaussian_mean_gradients(cotangent, *inputs, ctx.rule, number, any(needed[3:]))
+            gradients = means.gaussian_mean_gradients(
+                cotangent, loc, scale, index, centre, width, ctx.rule, number, any(needed[3:])
+            )
         else:
             known = rule.slopes(*inputs, number) if rule.slopes is not None and slopes is None else slopes.unbind(-2)
             gradients = _gradients_of_slopes(cotangent, known, needed)
         if needed[2]:
-            gradients = [*gradients[:2], gradients[2].to(inputs[2].dtype), *gradients[3:]]  # type: ignore[union-attr]
+            gradients = [*gradients[:2], gradients[2].to(index.dtype), *gradients[3:]]  # type: ignore[union-attr]
         return None, None, None, *(g if need else None for g, need in zip(gradients, needed, strict=True))
 
     @staticmethod

@@ -110,14 +110,14 @@ class _Mean(torch.autograd.Function):
         slopes, inputs = saved[: ctx.count], saved[ctx.count :]
         # A compiled backward pass is not differentiated again: there the computed slopes are enough.
         if not slopes or (may_be_differentiated() and not torch.compiler.is_compiling()):
-            _, *slopes = _integrate(inputs, *ctx.law, with_slopes=True)
+            _, *slopes = _integrate(inputs, True, *ctx.law)
         # A pair may have a matrix or a vector: trailing dimensions of the slope.
         grads = [cotangent.reshape(*cotangent.shape, *(1,) * (x.dim() - cotangent.dim())) * x for x in slopes]
         return *(None,) * (5 + ctx.count), *grads
 
     @staticmethod
     def tangent(ctx: Any, *tangents: Any) -> Tensor:
-        value, *slopes = _integrate(ctx.saved_tensors[ctx.count :], *ctx.law, with_slopes=True)
+        value, *slopes = _integrate(ctx.saved_tensors[ctx.count :], True, *ctx.law)
         total = torch.zeros_like(value)
         for slope, move in zip(slopes, tangents[5 + ctx.count :], strict=True):
             if move is not None:
@@ -160,24 +160,24 @@ def _in_blocks(
         room = _BLOCK_CPU if law[0].device.type == "cpu" else _BLOCK_ACCELERATOR
         blocks = -(-shape.numel() * count_nodes(law, single) * inputs[0].element_size() // room)
     if blocks <= 1:
-        return _integrate(inputs, plane, order, single, with_slopes, law)
+        return _integrate(inputs, with_slopes, plane, order, single, law)
     size = -(-shape.numel() // blocks)
     flat = [x.reshape(-1, *x.shape[len(shape) :]) for x in inputs]
     flat_law = [x.reshape(-1) for x in law]
     parts = []
     for block in (slice(start, start + size) for start in range(0, shape.numel(), size)):
         part = type(law)(*(x[block] for x in flat_law))
-        parts.append(_integrate([x[block] for x in flat], plane, order, single, with_slopes, part))
+        parts.append(_integrate([x[block] for x in flat], with_slopes, plane, order, single, part))
     joined = (torch.cat(piece) for piece in zip(*parts, strict=True))
     return [x.reshape(*shape, *x.shape[1:]) for x in joined]
 
 
 def _integrate(
     inputs: Sequence[Tensor],
+    with_slopes: bool,
     plane: bool,
     order: float | None,
     single: bool,
-    with_slopes: bool,
     law: Law | None = None,
 ) -> list[Tensor]:
     """Value and slopes, made of differentiable operations on the inputs; the nodes are held fixed."""

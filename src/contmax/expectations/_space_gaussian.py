@@ -28,7 +28,8 @@ from contmax.expectations._derivatives import RULES, Rule, expectation_by
 from contmax.expectations._expectation import register_expectation, working_dtype
 from contmax.expectations._matrix_form import MatrixForm
 from contmax.expectations._plane_form import plane_form
-from contmax.expectations._scale_mean import Form, mean_over_scales, scale_order
+from contmax.expectations._scale_law import Form
+from contmax.expectations._scale_mean import mean_over_scales, scale_order
 from contmax.kernels import means
 
 # In float32 the phases of the path lose too many roundings below this ν, α > 2, and its exponent above that one.
@@ -52,8 +53,9 @@ def beta_gaussian(density: MultivariateBetaGaussian, basis: MultivariateGaussian
 
 def expectation_in_space(loc: Tensor, tril: Tensor, alpha: float | Tensor, basis: MultivariateGaussianBasis) -> Tensor:
     """r of β-Gaussians with location μ and Σ = LLᵀ: by Triton's kernels on the plane, else by torch."""
-    dim, index = basis.event_dim, alpha if isinstance(alpha, Tensor) else None
-    k = None if isinstance(alpha, Tensor) or dim != 2 else plane_order(alpha)
+    dim = basis.event_dim
+    index, number = (alpha, 0.0) if isinstance(alpha, Tensor) else (None, alpha)
+    k = plane_order(number) if index is None and dim == 2 else None
     if k is not None:
         dtype = working_dtype(loc, tril, basis.loc)
         mu, factor, centre, basis_tril = (x.to(dtype) for x in (loc, tril, basis.loc, basis.scale_tril))
@@ -62,7 +64,7 @@ def expectation_in_space(loc: Tensor, tril: Tensor, alpha: float | Tensor, basis
             return r.to(torch.promote_types(loc.dtype, basis.loc.dtype))
     batch = torch.broadcast_shapes(loc.shape[:-1], tril.shape[:-2])
     densities = (loc.expand(*batch, dim), tril.expand(*batch, dim, dim), None if index is None else index.expand(batch))
-    reference = partial(_reference, number=alpha if index is None else 0.0, diagonal=basis.is_diagonal)
+    reference = partial(_reference, number=number, diagonal=basis.is_diagonal)
     fewest = _FEWEST_PAIRS if index is None else _FEWEST_PAIRS_OF_INDEX
     return in_chunks(reference, densities, (basis.loc, basis.scale_tril), len(batch), fewest)
 

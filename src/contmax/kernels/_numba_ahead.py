@@ -33,7 +33,7 @@ def _window_slopes(dtype: torch.dtype) -> None:
 
 def _plane(dtype: torch.dtype) -> None:
     if dtype == torch.float32:
-        _cpu_means.plane_scale_means(torch.ones(5, 2), 2.0, _PATH)
+        _cpu_means.plane_scale_means(list(torch.ones(5, 2)), 2.0, _PATH)
 
 
 def _line_scales(dtype: torch.dtype) -> None:

@@ -160,7 +160,7 @@ class _PlainContext(torch.autograd.Function):
         ctx.given = plain, k, is_factor
         kept = values if needs_slopes else None, shares if ctx.needs_input_grad[0] else None, slopes
         ctx.save_for_backward(*kept, loc, scale, weights, centre, width)
-        return context  # type: ignore[no-any-return]
+        return context
 
     @staticmethod
     def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor | None, ...]:

@@ -32,7 +32,7 @@ from contmax.kernels.means._gpu_windows import bounded, length_in_range, load_fu
 from contmax.numerics import unit_gauss_legendre
 
 _HALF_LOG_2PI, _HALF_LOG_2 = tl.constexpr(0.9189385332046727), tl.constexpr(0.34657359027997264)
-# Closer to one α is so near that a Gaussian has the same values, and beyond the last the density is uniform.
+# |ε| below the first number is rounded up to it, where values are those of a Gaussian; above the last p is uniform.
 _LEAST, _MOST = tl.constexpr(1e-7), tl.constexpr(1e6)
 _INVERSE_SQRT_2PI = tl.constexpr(0.3989422804014327)
 # Below the first ε tails are heavy, above the second ends show.

@@ -17,6 +17,7 @@ from contmax.kernels.gpu._counting import blocks_of, power_of_two
 from contmax.kernels.gpu._kept import LAUNCHES, Launch, ReadyLaunch
 from contmax.kernels.gpu._launch import laid_out
 from contmax.kernels.means._gpu_line import LINE
+from contmax.kernels.means._gpu_pairs import launch_of_values
 from contmax.kernels.means._gpu_plane import PLANE, PLANE_OF_MATRIX
 
 # All measured on an H200. From _MANY numbers of all contexts on, small programs keep the device busy; up to
@@ -160,7 +161,7 @@ class Contexts:
         family = LINE if dimension == 1 else PLANE_OF_MATRIX if is_matrix else PLANE
         # Called for every launch, since the current stream must have seen the nodes.
         self._rule = functools.partial(family.rule, k, device)
-        values = [family.launch_of_values(shape[0], functions, k, slopes) for slopes in (False, True)]
+        values = [launch_of_values(family, shape[0], functions, k, slopes) for slopes in (False, True)]
         self._values = [self._ready(launch) for launch in values]
         self._parts, contexts = _launches_of_contexts(shape, strides, self._slopes)
         self._contexts = [self._ready(launch) for launch in contexts]
@@ -210,9 +211,8 @@ class Contexts:
     ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         """Gradients of values, None without shares, and of loc and scale, None without slopes of c."""
         batch = self._shape[0]
-        for x in (cotangent, shares, slopes):
-            if x is not None and (x.dtype is not torch.float32 or x.get_device() != self._device):
-                return self._gradients_by_torch(cotangent, shares, slopes)  # after hooks on saved tensors
+        # Hooks on saved tensors may bring them back in another dtype or on another device.
+        shares, slopes = (x if x is None else x.to(cotangent) for x in (shares, slopes))
         by_values = by_loc = by_scale = None
         if shares is not None:
             shares, by_values = laid_out(shares), cotangent.new_empty(self._shape)
@@ -229,22 +229,6 @@ class Contexts:
         # The kernel never reads the pointers of missing tensors.
         tensors = (by_values, by_loc, by_scale, shares, slopes)
         launch(*[cotangent if x is None else x for x in tensors], cotangent)
-        return by_values, by_loc, by_scale
-
-    def _gradients_by_torch(
-        self, cotangent: Tensor, shares: Tensor | None, slopes: Tensor | None
-    ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        """The gradients by torch, for tensors of any dtype on any device."""
-        batch, n = self._shape[0], self._dimension
-        by_values = by_loc = by_scale = None
-        with torch.autocast(cotangent.device.type, enabled=False):
-            if shares is not None:
-                own = shares.view(batch, -1, self._shape[1])[:, :1].mT.to(cotangent)
-                by_values = torch.bmm(own, cotangent.unsqueeze(1))
-            if slopes is not None:
-                both = torch.bmm(slopes.to(cotangent), cotangent.unsqueeze(2)).squeeze(2)
-                by_loc, by_scale = both[:, :n], both[:, n:]
-                by_loc, by_scale = (by_loc[:, 0], by_scale[:, 0]) if n == 1 else (by_loc, by_scale.unflatten(1, (n, n)))
         return by_values, by_loc, by_scale
 
     def _ready(self, launch: Launch) -> ReadyLaunch:

@@ -23,7 +23,6 @@ from contmax.kernels.means._gpu_windows import (
     length_in_range,
     load_functions,
     nan_from,
-    sum_of_values,
     sums_and_slopes,
     window,
 )
@@ -83,24 +82,15 @@ def line_fwd_kernel(
     nan = nan_row[:, None] + nan_column[None, :]
     inside = (row < rows)[:, None] & (column < columns)[None, :]
     place = r_ptr + row[:, None] * ((3 if SLOPES else 1) * columns) + column[None, :]
+    # Without SLOPES their arithmetic, which nothing reads, never reaches the compiled code.
+    r, by_loc, by_half, _by_width = _values_and_slopes(
+        mu[:, None], a[:, None], (1.0 / a)[:, None], centre[None, :], width[None, :], rule_ptr, constant, K, PAIRS
+    )
     if SLOPES:
-        r, by_loc, by_half, _by_width = _values_and_slopes(
-            mu[:, None], a[:, None], (1.0 / a)[:, None], centre[None, :], width[None, :], rule_ptr, constant, K, PAIRS
-        )
         if RAISED:
             by_half *= _half_by_scale(half, scale, K)[:, None]
         tl.store(place + columns, by_loc + nan, inside)
         tl.store(place + 2 * columns, by_half + nan, inside)
-    elif K < 0:
-        r, _z, _inverse = _gaussian(mu[:, None], a[:, None], centre[None, :], width[None, :])
-    else:
-        inverse_a, inverse_width = (1.0 / a)[:, None], (1.0 / width)[None, :]
-        wide_from = 2.0 if K == 0 else 2.0 * ((2 * K + 3) / 5) ** 0.5
-        z, dz, left, right, span, _narrow = window(
-            mu[:, None], a[:, None], inverse_a, centre[None, :], width[None, :], inverse_width, wide_from
-        )
-        total = sum_of_values(z, dz, left, right, span, rule_ptr, K, PAIRS)
-        r = span * total * (inverse_width * constant)
     tl.store(place, r + nan, inside)
 
 
@@ -233,7 +223,7 @@ def _basis_gradients(shares: Tensor) -> tuple[Tensor, Tensor]:
 
 def _family(raised: bool) -> Pairs:
     law = partial(_law, raised)
-    return Pairs(line_fwd_kernel, line_bwd_kernel, 1, _block, law, _rule, _basis_gradients, 2)
+    return Pairs(line_fwd_kernel, line_bwd_kernel, 1, 2, _block, law, _rule, _basis_gradients)
 
 
 LINE, INTERVAL = _family(raised=True), _family(raised=False)

@@ -306,7 +306,7 @@ def _basis_gradients(shares: Tensor) -> tuple[Tensor, Tensor]:
 
 def _family(is_matrix: bool) -> Pairs:
     law = partial(_law, is_matrix)
-    return Pairs(plane_fwd_kernel, plane_bwd_kernel, 2, _block, law, _rule, _basis_gradients, 5)
+    return Pairs(plane_fwd_kernel, plane_bwd_kernel, 2, 5, _block, law, _rule, _basis_gradients)
 
 
 PLANE, PLANE_OF_MATRIX = _family(is_matrix=False), _family(is_matrix=True)

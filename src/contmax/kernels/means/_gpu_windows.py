@@ -111,17 +111,6 @@ def node(rule, n, mirrored: tl.constexpr, PAIRS: tl.constexpr):
 
 
 @triton.jit
-def sum_of_values(z, dz, left, right, span, rule, K: tl.constexpr, PAIRS: tl.constexpr):
-    total = tl.zeros_like(z)
-    for n in tl.static_range(PAIRS):
-        for mirrored in tl.static_range(2):
-            x, rest, log_weight = node(rule, n, mirrored, PAIRS)
-            _u, _y, room, escort = _at(z, dz, left, right, span, x, rest, log_weight, K)
-            total += escort if K == 0 else escort * room
-    return total
-
-
-@triton.jit
 def sums_and_slopes(z, dz, left, right, span, rule, K: tl.constexpr, PAIRS: tl.constexpr):
     """Sums of mass, and for slopes of mass·z, mass·z·y and mass·(z² − 1), of escort·y and escort·((2k+1)y² − 1)."""
     by_loc, by_half, by_width = tl.zeros_like(z), tl.zeros_like(z), tl.zeros_like(z)
