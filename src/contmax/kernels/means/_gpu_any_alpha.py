@@ -20,13 +20,10 @@ from contmax.kernels.gpu._counting import blocks_of, power_of_two
 from contmax.kernels.gpu._kept import LAUNCHES, Launch
 from contmax.kernels.gpu._launch import laid_out, resolved
 from contmax.kernels.means._gpu_any_rules import (
+    bell,
     bell_reach,
-    bell_slopes,
-    bell_value,
-    edge_slopes,
-    edge_value,
-    tail_slopes,
-    tail_value,
+    edges,
+    tails,
 )
 from contmax.kernels.means._gpu_windows import bounded, length_in_range, load_functions, nan_from
 from contmax.numerics import unit_gauss_legendre
@@ -138,7 +135,10 @@ def any_fwd_kernel(
     EDGE_NODES: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
-    """r of one density against a block of functions."""
+    """r of one density against a block of functions.
+
+    The slopes of the rules are not read here, and the compiler removes them.
+    """
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     known = column < columns
@@ -153,17 +153,21 @@ def any_fwd_kernel(
     if epsilon < _TAILS:
         x, log_norm, _norm_slope = _tail_law(wide_gap)
         deviation = length_in_range((tl.exp(log_b) / tl.sqrt(2.0 + 3.0 * wide_gap)).to(tl.float32))
-        r = tail_value(mu, deviation, centre, width, x.to(tl.float32)) * tl.exp(log_norm).to(tl.float32)
-        r *= _INVERSE_SQRT_2PI
+        r, _loc, _length, _width, _shape = tails(mu, deviation, centre, width, x.to(tl.float32), 0.0)
+        r = r * tl.exp(log_norm).to(tl.float32) * _INVERSE_SQRT_2PI
     else:
         if epsilon < _EDGES:
             reach, curvature = bell_reach(epsilon)
-            r = bell_value(mu, b, centre, width, epsilon, reach, curvature, bell_rule, BELL_NODES) * constant
+            r, _loc, _length, _width, _shape = bell(
+                mu, b, centre, width, epsilon, reach, curvature, 0.0, bell_rule, BELL_NODES
+            )
+            r *= constant
         else:
             k = 1.0 / epsilon
             root = tl.sqrt(k)
             a = length_in_range(b * root)
-            r = edge_value(mu, a, centre, width, k, edge_rule, EDGE_NODES) * (constant * root)
+            r, _loc, _length, _width, _shape = edges(mu, a, centre, width, k, 0.0, edge_rule, EDGE_NODES)
+            r *= constant * root
     tl.store(r_ptr + row * columns + column, r + nan, known)
 
 
@@ -219,14 +223,14 @@ def any_bwd_kernel(
             length = length_in_range((tl.exp(log_b) / tl.sqrt(share)).to(tl.float32))
             moves = (by_gap - 1.5 / share).to(tl.float32)
             size = tl.exp(log_norm).to(tl.float32)
-            slope, slope_length, slope_width, slope_shape = tail_slopes(
+            _r, slope, slope_length, slope_width, slope_shape = tails(
                 mu, length, centre, width, x.to(tl.float32), norm_slope.to(tl.float32)
             )
             slope_shape = slope_shape / (epsilon * epsilon)
         else:
             if epsilon < _EDGES:
                 reach, curvature = bell_reach(epsilon)
-                slope, slope_length, slope_width, slope_shape = bell_slopes(
+                _r, slope, slope_length, slope_width, slope_shape = bell(
                     mu, b, centre, width, epsilon, reach, curvature, log_slope.to(tl.float32), bell_rule, BELL_NODES
                 )
             else:
@@ -234,7 +238,7 @@ def any_bwd_kernel(
                 length = length_in_range(b * tl.sqrt(k))
                 moves = (by_gap - 0.5 / wide_gap).to(tl.float32)
                 size *= tl.sqrt(k)
-                slope, slope_length, slope_width, slope_shape = edge_slopes(
+                _r, slope, slope_length, slope_width, slope_shape = edges(
                     mu, length, centre, width, k, log_slope.to(tl.float32) - 0.5 * k, edge_rule, EDGE_NODES
                 )
         size *= _INVERSE_SQRT_2PI

@@ -72,19 +72,6 @@ def _bell_at(z, dz, xi, length, rule, n, gap, order, NODES: tl.constexpr):
 
 
 @triton.jit
-def bell_value(mu, b, centre, width, gap, reach, curvature, rule, NODES: tl.constexpr):
-    """r without C/√2π."""
-    inverse_width = 1.0 / width
-    z, dz, xi, length = _bell_window(mu, b, centre, width, inverse_width, reach, curvature)
-    total = tl.zeros_like(z)
-    order = _LOG2E / gap
-    for n in range(NODES):
-        _u, _place, _log, mass = _bell_at(z, dz, xi, length, rule, n, gap, order, NODES)
-        total += mass
-    return total * (length * inverse_width)
-
-
-@triton.jit
 def _shape(y, square, log_room, inverse, gap):
     """ξ⁴ (ln(1 − y) + y/(1 − y))/y² with y = εξ², by its series where it cancels; `square` is ξ²."""
     series = 5.0 / 6.0 + y * (6.0 / 7.0 + y * (7.0 / 8.0 + y * (8.0 / 9.0)))
@@ -94,8 +81,11 @@ def _shape(y, square, log_room, inverse, gap):
 
 
 @triton.jit
-def bell_slopes(mu, b, centre, width, gap, reach, curvature, log_slope, rule, NODES: tl.constexpr):
-    """Slopes in μ, b, σ_j and, at fixed b, ε, without C/√2π; E[ψ′] forms for a narrow density, escort forms else."""
+def bell(mu, b, centre, width, gap, reach, curvature, log_slope, rule, NODES: tl.constexpr):
+    """r and its slopes in μ, b, σ_j and, at fixed b, ε, without C/√2π.
+
+    The slopes are E[ψ′] forms for a narrow density, escort forms else.
+    """
     inverse_width = 1.0 / width
     z, dz, xi, length = _bell_window(mu, b, centre, width, inverse_width, reach, curvature)
     masses, by_loc, by_b, by_width = tl.zeros_like(z), tl.zeros_like(z), tl.zeros_like(z), tl.zeros_like(z)
@@ -119,7 +109,7 @@ def bell_slopes(mu, b, centre, width, gap, reach, curvature, log_slope, rule, NO
     by_loc = tl.where(narrow, by_loc, 2.0 * wide_loc) * share
     by_b = tl.where(narrow, by_b, 2.0 * wide_b - masses) * share
     by_width = (by_width * (INVERSE_ROOT * INVERSE_ROOT) - masses) * size * inverse_width
-    return by_loc, by_b, by_width, (masses * log_slope - by_gap) * size
+    return masses * size, by_loc, by_b, by_width, (masses * log_slope - by_gap) * size
 
 
 @triton.jit
@@ -141,20 +131,8 @@ def _edge_at(z, dz, left, right, span, rule, n, k, NODES: tl.constexpr):
 
 
 @triton.jit
-def edge_value(mu, a, centre, width, k, rule, NODES: tl.constexpr):
-    """r without C√k/√2π."""
-    inverse_width = 1.0 / width
-    z, dz, left, right, span, _narrow = _edge_window(mu, a, centre, width, inverse_width, k)
-    total = tl.zeros_like(z)
-    for n in range(NODES):
-        _u, _twice, _log_room, mass, _log = _edge_at(z, dz, left, right, span, rule, n, k, NODES)
-        total += mass
-    return total * (span * inverse_width)
-
-
-@triton.jit
-def edge_slopes(mu, a, centre, width, k, log_slope, rule, NODES: tl.constexpr):
-    """Slopes in μ, a, σ_j and, at fixed a, ε, without C√k/√2π; the forms are those of `sums_of_slopes`."""
+def edges(mu, a, centre, width, k, log_slope, rule, NODES: tl.constexpr):
+    """r and its slopes in μ, a, σ_j and, at fixed a, ε, without C√k/√2π; forms of the slopes as in `bell`."""
     inverse_width = 1.0 / width
     z, dz, left, right, span, narrow = _edge_window(mu, a, centre, width, inverse_width, k)
     masses, by_loc, by_a, by_width = tl.zeros_like(z), tl.zeros_like(z), tl.zeros_like(z), tl.zeros_like(z)
@@ -178,7 +156,7 @@ def edge_slopes(mu, a, centre, width, k, log_slope, rule, NODES: tl.constexpr):
     by_loc = tl.where(narrow, by_loc, k * wide_loc) * share
     by_a = tl.where(narrow, 0.5 * by_a, 0.5 * k * squares - masses) * share
     by_width = (by_width * (INVERSE_ROOT * INVERSE_ROOT) - masses) * size * inverse_width
-    return by_loc, by_a, by_width, (masses * log_slope - (k * k * _LN2) * logs) * size
+    return masses * size, by_loc, by_a, by_width, (masses * log_slope - (k * k * _LN2) * logs) * size
 
 
 @triton.jit
@@ -221,21 +199,11 @@ def _tail_at(a, b, n, high, w, x):
 
 
 @triton.jit
-def tail_value(mu, deviation, centre, width, x):
-    """r without the normaliser of the law and 1/√2π; V is `deviation`², and −ν is x."""
-    inverse, z, a, b = _form(mu, deviation, centre, width)
-    n = z * z
-    high, step = _half_line(b, n, x)
-    total = tl.zeros_like(n)
-    for i in range(_TAIL_NODES):
-        _s, _e, _q, _rate, term = _tail_at(a, b, n, high, step * i, x)
-        total += term
-    return total * step * inverse
+def tails(mu, deviation, centre, width, x, log_slope):
+    """r and its slopes in μ, √V, σ_j and, at fixed V, |ν|, without the normaliser of the law and 1/√2π.
 
-
-@triton.jit
-def tail_slopes(mu, deviation, centre, width, x, log_slope):
-    """Slopes in μ, √V, σ_j and, at fixed V, |ν|, without these factors; `log_slope` is ∂ ln normaliser/∂|ν|."""
+    V is `deviation`², −ν is x, and `log_slope` ∂ ln normaliser/∂|ν|.
+    """
     inverse, z, a, b = _form(mu, deviation, centre, width)
     n = z * z
     high, step = _half_line(b, n, x)
@@ -254,4 +222,5 @@ def tail_slopes(mu, deviation, centre, width, x, log_slope):
     common = n * by_n - total
     by_deviation = (common + a * (by_a - by_b)) * (deviation * inverse) * (size * inverse)
     by_width = (common + b * (by_b - by_a)) * (width * inverse) * (size * inverse)
-    return z * by_n * (size * inverse * -1.0), by_deviation, by_width, (total * log_slope - by_law) * size
+    by_loc = z * by_n * (size * inverse * -1.0)
+    return total * step * inverse, by_loc, by_deviation, by_width, (total * log_slope - by_law) * size

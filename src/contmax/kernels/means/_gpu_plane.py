@@ -16,7 +16,7 @@ from torch import Tensor
 from contmax._caches import DeviceCache
 from contmax.kernels.gpu._counting import power_of_two
 from contmax.kernels.means._gpu_pairs import Pairs
-from contmax.kernels.means._gpu_scale_path import mean, mean_and_slopes
+from contmax.kernels.means._gpu_scale_path import mean_and_slopes
 from contmax.kernels.means._gpu_windows import STEEPEST
 from contmax.numerics import SINGLE, hyperbola_nodes
 
@@ -186,7 +186,10 @@ def plane_fwd_kernel(
             tl.store(place + (n + 1) * columns, slopes[n], inside)
     else:
         a, b, c, n, g = _form_numbers(form)
-        value = tl.exp(-0.5 * (n + g)) if GAUSSIAN else mean(a, b, c, n, g, path, NODES)
+        if GAUSSIAN:
+            value = tl.exp(-0.5 * (n + g))
+        else:
+            value, _a, _b, _c, _n, _g = mean_and_slopes(a, b, c, n, g, path, NODES)
     tl.store(place, value * norm * size * _INVERSE_2PI / (first * second), inside)
 
 
@@ -254,9 +257,10 @@ def plane_bwd_kernel(
             by_lower = -(y_1 * d_2 + k_11 * s_21)
             by_second = -(y_2 * d_2 + k_21 * s_21 + k_22 * s_22) - mass / second
             to = by_basis_ptr + block.to(tl.int64) * 5 * columns + column
-            slopes = (-d_1, -d_2, by_first, by_lower, by_second)
+            slopes = (d_1, d_2, by_first, by_lower, by_second)
             for n in tl.static_range(5):
-                tl.store(to + n * columns, tl.sum(tl.where(inside, slopes[n], 0.0), 0), column < columns)
+                total = tl.sum(tl.where(inside, slopes[n], 0.0), 0)
+                tl.store(to + n * columns, -total if n < 2 else total, column < columns)
     known = row < rows
     tl.store(by_loc_ptr + 2 * row, by_1, known)
     tl.store(by_loc_ptr + 2 * row + 1, by_2, known)

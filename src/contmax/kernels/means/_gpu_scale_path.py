@@ -112,21 +112,11 @@ def _term(a, b, c, n, g, order, vertex, size, bend, rise, run, step):
 
 
 @triton.jit
-def mean(a, b, c, n, g, path, NODES: tl.constexpr):
-    """The mean of each pair, without the factor of its form and the normaliser of the law."""
-    order, stretch, most, share, step, rises, runs = path
-    vertex, size, bend = _place(a, b, c, n, g, order, stretch, most, share)
-    value = tl.zeros_like(a)
-    for node in range(NODES):
-        rise, run = tl.load(rises + node).to(tl.float32), tl.load(runs + node).to(tl.float32)
-        m_re, _m, _s, _t, _v, _w, _f, _h, _q, _p = _term(a, b, c, n, g, order, vertex, size, bend, rise, run, step)
-        value += m_re
-    return value
-
-
-@triton.jit
 def mean_and_slopes(a, b, c, n, g, path, NODES: tl.constexpr):
-    """The mean of each pair and its slopes in a, b, c, n, g."""
+    """The mean of each pair and its slopes in a, b, c, n, g, without the factor of its form and the law's normaliser.
+
+    The compiler removes slopes that a kernel does not read.
+    """
     order, stretch, most, share, step, rises, runs = path
     vertex, size, bend = _place(a, b, c, n, g, order, stretch, most, share)
     value, by_a, by_b = tl.zeros_like(a), tl.zeros_like(a), tl.zeros_like(a)
