@@ -5,13 +5,13 @@ with weights of zero.
 """
 
 import numpy as np
-from numba import njit
 
+from contmax.kernels.cpu._compiled import kernel
 from contmax.kernels.cpu._lanes import wide_vectors
 from contmax.kernels.rows._cpu_evaluate import REDUCTION
 
 
-@njit(fastmath=REDUCTION)
+@kernel(fastmath=REDUCTION)
 def count_rows(p, counts, start, stop):  # type: ignore[no-untyped-def]
     """How many weights of each row are not zero; NaN counts."""
     wide_vectors()
@@ -22,7 +22,7 @@ def count_rows(p, counts, start, stop):  # type: ignore[no-untyped-def]
         counts[r] = count
 
 
-@njit
+@kernel()
 def list_rows(p, places, masses, start, stop):  # type: ignore[no-untyped-def]
     """Where a row has weights, and these; lists are as long as the longest must be, and hold zeros before."""
     width = np.uint64(places.shape[1])
@@ -36,7 +36,7 @@ def list_rows(p, places, masses, start, stop):  # type: ignore[no-untyped-def]
                 n += np.uint64(0) if p[r, i] == 0 else np.uint64(1)
 
 
-@njit(fastmath=REDUCTION)
+@kernel(fastmath=REDUCTION)
 def mean_rows(out, places, masses, value, queries, group, start, stop):  # type: ignore[no-untyped-def]
     """Means of the values, (rows, c); values are (key heads, L, c)."""
     wide_vectors()
@@ -53,7 +53,7 @@ def mean_rows(out, places, masses, value, queries, group, start, stop):  # type:
                     out[r, c] += m * value[head, j, c]
 
 
-@njit(fastmath=REDUCTION)
+@kernel(fastmath=REDUCTION)
 def product_rows(products, places, masses, g, value, queries, group, start, stop):  # type: ignore[no-untyped-def]
     """⟨g, v⟩ for each entry of the lists, from cotangents (rows, c); zero where there is none."""
     wide_vectors()
@@ -69,7 +69,7 @@ def product_rows(products, places, masses, g, value, queries, group, start, stop
             products[r, s] = total
 
 
-@njit(fastmath=REDUCTION)
+@kernel(fastmath=REDUCTION)
 def gradient_heads(dk, dv, dq, places, masses, slopes, query, key, g, start, stop):  # type: ignore[no-untyped-def]
     """Gradients from those of the scores: dq (heads, queries, d) is written, dk, dv (key heads, L, ·) are added to."""
     wide_vectors()

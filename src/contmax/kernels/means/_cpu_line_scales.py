@@ -13,6 +13,7 @@ import numpy as np
 from numba import njit
 
 from contmax.kernels.cpu import _elementary as fast
+from contmax.kernels.cpu._compiled import kernel
 from contmax.kernels.cpu._lanes import wide_vectors
 from contmax.kernels.means._cpu_scale_law import LARGEST_VARIANCE, angle, scale_of_row, sin_cos, stirling
 
@@ -185,7 +186,7 @@ def _bounded(slope, largest):  # type: ignore[no-untyped-def]
     return min(max(slope, -largest), largest)
 
 
-@njit(error_model="numpy")
+@kernel(error_model="numpy")
 def line_scale_rows(r, by, loc, scale, alpha, centre, width, rule, start, stop):  # type: ignore[no-untyped-def]
     """r and by = ∂r/∂(μ, σ, σ_j, α) of densities start…stop.
 

@@ -10,9 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from contmax.kernels._numba_kernels import line_scale_kernel, plane_kernel, window_slope_kernel, window_value_kernel
 from contmax.kernels.cpu._threads import over_rows
-from contmax.kernels.means._cpu_windows import numbers_of
+from contmax.kernels.means._cpu_line_scales import line_scale_rows
+from contmax.kernels.means._cpu_plane import plane_rows
+from contmax.kernels.means._cpu_windows import numbers_of, slope_rows, value_rows
 
 
 def window_values(
@@ -44,10 +45,10 @@ def window_values(
     densities = [_array(x).reshape(-1) for x in (loc, half)]
     inputs = (*densities, numbers_of(k, constant, densities[0].dtype), *(_array(x) for x in (centre, width, *rule)))
     if not with_slopes:
-        over_rows(window_value_kernel, _rows(r), *inputs)
+        over_rows(value_rows, _rows(r), *inputs)
         return r, None
     by = loc.new_empty(3, *r.shape)
-    over_rows(window_slope_kernel, _rows(r), by.numpy().reshape(3, -1, centre.shape[0]), *inputs)
+    over_rows(slope_rows, _rows(r), by.numpy().reshape(3, -1, centre.shape[0]), *inputs)
     return r, by.movedim(0, -2)
 
 
@@ -73,7 +74,7 @@ def line_scale_means(
     densities = (_array(loc).reshape(-1), _array(scale).reshape(-1), numbers)
     slopes = by.numpy().reshape(4, -1, centre.shape[0])
     inputs = (*densities, _array(centre), _array(width), np.array(rule))
-    over_rows(line_scale_kernel, _rows(r), slopes, *inputs, work=32)
+    over_rows(line_scale_rows, _rows(r), slopes, *inputs, work=32)
     return r, by.movedim(0, -2)
 
 
@@ -91,7 +92,7 @@ def plane_scale_means(form: Sequence[Tensor], order: float, rule: Sequence[float
     numbers = torch.stack(tuple(form))
     out = numbers.new_empty(6, *numbers.shape[1:])
     inputs, results = (_array(x).reshape(len(x), -1).T for x in (numbers, out))
-    over_rows(plane_kernel, inputs, order, np.array(rule), results, work=16)
+    over_rows(plane_rows, inputs, order, np.array(rule), results, work=16)
     return out
 
 

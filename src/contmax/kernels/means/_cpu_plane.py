@@ -9,6 +9,7 @@ import numpy as np
 from numba import njit
 
 from contmax.kernels.cpu import _elementary as fast
+from contmax.kernels.cpu._compiled import kernel
 from contmax.kernels.cpu._lanes import wide_vectors
 
 _BLOCK = 128
@@ -161,7 +162,7 @@ def _add_node(w, order, rise, run, step):  # type: ignore[no-untyped-def]
         w[_BY_G + i] += r_re
 
 
-@njit(error_model="numpy")
+@kernel(error_model="numpy")
 def plane_rows(form, order, rule, out, start, stop):  # type: ignore[no-untyped-def]
     """out[j] ← the mean and its slopes in a, b, c, n, g of the pairs j of [start, stop), from form[j].
 

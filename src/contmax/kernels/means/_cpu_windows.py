@@ -10,6 +10,7 @@ import numpy as np
 from numba import njit
 
 from contmax.kernels.cpu import _elementary as fast
+from contmax.kernels.cpu._compiled import kernel
 from contmax.kernels.cpu._lanes import wide_vectors
 
 # Rows of the table of windows: z = Z₀ + DZ·x, 1 + y = LEFT + SPAN·x, 1 − y = RIGHT + SPAN·(1 − x) for 0 ≤ x ≤ 1.
@@ -32,7 +33,7 @@ def numbers_of(k: float, constant: float, dtype: Any) -> Any:
     return np.array([k, narrowness, reach, farthest, constant / _SQRT_2PI])
 
 
-@njit(error_model="numpy")
+@kernel(error_model="numpy")
 def value_rows(r, loc, half, numbers, centre, width, nodes, weights, start, stop):  # type: ignore[no-untyped-def]
     """r of densities start…stop."""
     k, functions = centre.dtype.type(numbers[_K]), np.uint64(centre.shape[0])
@@ -49,7 +50,7 @@ def value_rows(r, loc, half, numbers, centre, width, nodes, weights, start, stop
             r[b, j] = numbers[_CONSTANT] * windows[_SPAN, i] * total[i] / width[j]
 
 
-@njit(error_model="numpy")
+@kernel(error_model="numpy")
 def slope_rows(r, by, loc, half, numbers, centre, width, nodes, weights, start, stop):  # type: ignore[no-untyped-def]
     """r and by = ∂r/∂(μ, a, σ_j) of densities start…stop.
 

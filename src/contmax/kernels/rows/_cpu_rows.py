@@ -4,6 +4,7 @@ import numpy as np
 from numba import njit
 
 from contmax.kernels.cpu import _elementary as fast
+from contmax.kernels.cpu._compiled import kernel
 from contmax.kernels.cpu._lanes import compress_with, expand_above, wide_vectors
 from contmax.kernels.rows._cpu_evaluate import CHUNK, REDUCTION, ZERO, weights
 from contmax.kernels.rows._cpu_peaked import is_delicate, sharpen
@@ -25,7 +26,7 @@ _MOST_TOGETHER = 8
 _SCORES_TOGETHER = 2048
 
 
-@njit(error_model="numpy")
+@kernel(error_model="numpy")
 def forward_rows(x, alpha, p, gain, start, stop):  # type: ignore[no-untyped-def]
     """p̂ and Ω*_α − max x of rows start…stop; `alpha` has one entry per row, or one for all."""
     wide_vectors()
@@ -90,7 +91,7 @@ def _write(w, j, n, factor, p, r):  # type: ignore[no-untyped-def]
         p[r, i] = w[j, i] * factor
 
 
-@njit(error_model="numpy")
+@kernel(error_model="numpy")
 def backward_rows(p, g, alpha, grad, grad_alpha, start, stop):  # type: ignore[no-untyped-def]
     """s (g − ⟨s, g⟩/⟨s, 1⟩), s = p^{2−α}, for rows start…stop; with its α-derivative where `grad_alpha` has rows."""
     wide_vectors()
