@@ -14,6 +14,7 @@ from contmax.kernels.cpu import _compiled  # noqa: E402
 from contmax.kernels.means import _cpu_means  # noqa: E402
 
 KERNELS = {name: getattr(_kernels, name) for name in _kernels.__all__}
+KERNELS |= {name: getattr(_cpu_means, name) for name in ("line_scale_rows", "plane_rows", "slope_rows", "value_rows")}
 FOLDER = Path(_kernels.__file__).parent
 
 

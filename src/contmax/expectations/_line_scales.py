@@ -92,15 +92,9 @@ def _values_and_slopes(
 ) -> tuple[Tensor, Tensor]:
     """By torch. Every pair is a density and a basis of one function, so gradients of the sum are the slopes of each."""
     shape = (*loc.shape, centre.shape[0])
-    densities = (None if x is None else x.unsqueeze(-1).expand(shape) for x in (loc, scale, index))
-    functions = (x.expand(shape).unsqueeze(-1) for x in (centre, width))
-    mu, sigma, alpha, mu_j, sigma_j = (
-        None if x is None else x.clone().requires_grad_() for x in (*densities, *functions)
-    )
-    assert mu is not None
-    assert sigma is not None
-    assert mu_j is not None
-    assert sigma_j is not None
+    mu, sigma = (x.unsqueeze(-1).expand(shape).clone().requires_grad_() for x in (loc, scale))
+    alpha = None if index is None else index.unsqueeze(-1).expand(shape).clone().requires_grad_()
+    mu_j, sigma_j = (x.expand(shape).unsqueeze(-1).clone().requires_grad_() for x in (centre, width))
     r = scale_mean_reference(mu, sigma, alpha, mu_j, sigma_j, number).squeeze(-1)
     wanted = [x for x in (mu, sigma, sigma_j, alpha) if x is not None]
     slopes = [slope.reshape(shape).to(r.dtype) for slope in torch.autograd.grad(r.sum(), wanted)]
