@@ -48,7 +48,6 @@ def accelerator(monkeypatch):
     for module in [m for name, m in sys.modules.items() if name.startswith("contmax.")]:
         if hasattr(module, "is_eager_cpu"):
             monkeypatch.setattr(module, "is_eager_cpu", lambda *values: not any(torch.is_tensor(v) for v in values))
-    monkeypatch.setattr("contmax.kernels.means._cpu_dispatch.numba_works", lambda: False)
     monkeypatch.setattr("contmax._backend.numba_works", lambda: False)
     monkeypatch.setattr("contmax.signal._ridge_cache._on_device", lambda n, device: torch.arange(n[0], n[-1] + 1))
     return NoLooking

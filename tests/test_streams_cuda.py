@@ -67,12 +67,12 @@ CALLS = {
 
 def forget_constants(monkeypatch):
     """Let the caches of rules and tables be empty; ridge weights are kept for a basis."""
+    from contmax.kernels.means import _gpu_any_alpha as _any_alpha
     from contmax.kernels.means import _gpu_line as _line
-    from contmax.kernels.means import _gpu_line_any as _line_any
     from contmax.kernels.means import _gpu_plane as _plane
     from contmax.numerics import _quadrature
 
-    for cache in (_quadrature._tables, _line.rule_of, _line_any._rules, _plane.nodes_on):
+    for cache in (_quadrature._tables, _line.rule_of, _any_alpha.rules_on, _plane.nodes_on):
         monkeypatch.setattr(cache, "_made", {})
 
 

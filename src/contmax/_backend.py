@@ -5,13 +5,11 @@ when contmax is imported switches both compilers off, for debugging.
 """
 
 import enum
-import functools
 import importlib
 import importlib.metadata
 import importlib.util
 import os
 import warnings
-from types import ModuleType
 
 import torch
 from torch import Tensor
@@ -116,12 +114,6 @@ def numba_works() -> bool:
 def triton_works() -> bool:
     """Whether kernels for CUDA tensors can be imported."""
     return (TRITON.works and TRITON.tried) or TRITON.can_run()  # two attributes are quicker than a call
-
-
-@functools.cache
-def triton_kernels() -> ModuleType:
-    """The module with the kernels for CUDA tensors: it takes a while to import, so only when it is needed."""
-    return importlib.import_module("contmax.kernels.triton")
 
 
 def backend_of(*tensors: Tensor) -> Backend:

@@ -19,7 +19,9 @@ from contmax._eager import all_eager
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
-def operator(name: str, like: Callable[..., Any], shared: Sequence[str] = ()) -> Callable[[_Function], _Function]:
+def operator(
+    name: str, like: Callable[..., Any], shared: Sequence[str] = (), sums_if: str | None = None
+) -> Callable[[_Function], _Function]:
     """Make a function of tensors an operator.
 
     Arguments are tensors, numbers, dtypes, sequences of these, or a NamedTuple of them; one annotated `float | Tensor`
@@ -32,6 +34,8 @@ def operator(name: str, like: Callable[..., Any], shared: Sequence[str] = ()) ->
         like: from the function's arguments to empty tensors of the shapes and dtypes of its results.
         shared: the names of tensors without batch axes, such as a basis. torch.vmap calls the operator once for all
             others, and one by one where it runs over a shared tensor.
+        sums_if: the name of a boolean argument; where it is true, a result is a sum over batch axes (the gradient of a
+            shared tensor), and torch.vmap calls the operator one by one.
 
     Returns:
         The decorator. The decorated function takes positional arguments.
@@ -44,13 +48,14 @@ def operator(name: str, like: Callable[..., Any], shared: Sequence[str] = ()) ->
             return layout.results(function(*layout.nested(flat)))
 
         node.__signature__ = layout.signature  # type: ignore[attr-defined]
+        sums = None if sums_if is None else layout.positions([sums_if])[0]
         traced = torch.library.custom_op(f"contmax::{name}", node, mutates_args=())
         traced.register_fake(lambda *flat: layout.results(like(*layout.nested(flat))))
-        traced.register_vmap(_vmap_rule(traced, layout.positions(shared)))
+        traced.register_vmap(_vmap_rule(traced, layout.positions(shared), sums))
 
         @functools.wraps(function)
         def call(*arguments: Any) -> Any:
-            if all_eager(*(layout.flat(arguments) if layout.has_groups else arguments)):
+            if all_eager(*(layout.leaves(arguments) if layout.is_nested else arguments)):
                 return function(*arguments)
             results = traced(*layout.flat(arguments))
             return results if layout.group is None else layout.group(*results)
@@ -70,7 +75,7 @@ class _Layout:
         if self.group is not None:
             result = tuple[tuple(typing.get_type_hints(result).values())]  # type: ignore[misc]
         self._parts = [_Part(name, hints[name]) for name in inspect.signature(function).parameters]
-        self.has_groups = any(part.fields for part in self._parts)
+        self.is_nested = any(part.fields or part.is_sequence for part in self._parts)
         parameters = [
             inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=hint)
             for part in self._parts
@@ -81,6 +86,11 @@ class _Layout:
     def flat(self, arguments: Sequence[Any]) -> list[Any]:
         """The arguments of the operator, from those of the function."""
         return [x for part, value in zip(self._parts, arguments, strict=True) for x in part.flat(value)]
+
+    def leaves(self, arguments: Sequence[Any]) -> list[Any]:
+        """The arguments of the operator, with those of sequences one by one."""
+        flat = self.flat(arguments)
+        return [leaf for x in flat for leaf in (x if isinstance(x, list | tuple) else (x,))]
 
     def nested(self, flat: Sequence[Any]) -> list[Any]:
         """The arguments of the function, from those of the operator."""
@@ -105,6 +115,7 @@ class _Part:
         self._name, self._hint = name, hint
         fields = typing.get_type_hints(hint) if _is_group(hint) else {}
         self.fields = [_Part(f"{name}_{field}", kind) for field, kind in fields.items()]
+        self.is_sequence = typing.get_origin(hint) in (Sequence, list, tuple)
         self._may_be_number = isinstance(hint, types.UnionType) and set(typing.get_args(hint)) == {float, Tensor}
 
     def parameters(self) -> list[tuple[str, Any]]:
@@ -136,11 +147,11 @@ def _is_group(hint: Any) -> bool:
     return isinstance(hint, type) and hasattr(hint, "_fields")
 
 
-def _vmap_rule(traced: Callable[..., Any], shared: Sequence[int]) -> Callable[..., Any]:
-    """The rule of torch.vmap for an operator with these shared arguments."""
+def _vmap_rule(traced: Callable[..., Any], shared: Sequence[int], sums: int | None) -> Callable[..., Any]:
+    """The rule of torch.vmap for an operator with these shared arguments, and the one that says whether it sums."""
 
     def rule(info: Any, places: Sequence[Any], *arguments: Any) -> Any:
-        if any(_is_mapped(places[i]) for i in shared):
+        if any(_is_mapped(places[i]) for i in shared) or (sums is not None and arguments[sums]):
             slices = [_select(arguments, places, i) for i in range(info.batch_size)]
             results = [traced(*one) for one in slices]
             if isinstance(results[0], Tensor):

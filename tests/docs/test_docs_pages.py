@@ -23,7 +23,7 @@ EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 # Steps of training that are enough to see it run.
 QUICK = {"quickstart": ("20",), "transformers_entmax": ("picture.png", "5")}
 IMPORTS = ("torch._dynamo", "torch._refs", "scipy.stats", "matplotlib.pyplot")
-IMPORTS += ("contmax.kernels.numba", "contmax.viz", "contmax.nn", "contmax.losses")
+IMPORTS += ("contmax.kernels.compile_ahead", "contmax.viz", "contmax.nn", "contmax.losses")
 # The first call of a compiled kernel makes numba ready for all others, which takes a second.
 FIRST_CALL = "import torch, contmax; contmax.sparsemax(torch.zeros(1, 2))"
 

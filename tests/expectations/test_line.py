@@ -120,12 +120,11 @@ def test_float32_over_the_whole_range_of_parameters(alpha):
     width = 10 ** (torch.rand(n, generator=generator) * 2 - 2)
 
     def evaluate(mu, scale, centre, width):
-        from contmax.expectations._line_window import windowed_expectation
+        from contmax.expectations._derivatives import expectation_by
 
         half = BetaGaussian(mu, scale, alpha).half_width
         k = float(round(1 / (alpha - 1)))
-        columns = (x[:, None] for x in (mu, half))
-        return windowed_expectation(*columns, k, centre[:, None], width[:, None])[:, 0]
+        return expectation_by("window", k, mu, half, None, centre[:, None], width[:, None])[:, 0]
 
     scale = variance.sqrt()
     single = evaluate(mu, scale, centre, width)

@@ -89,7 +89,7 @@ def cut(monkeypatch):
     """Set how many pairs a chunk has, and how many bytes all of them may keep for the backward pass."""
 
     def cut_into(pairs, most_kept=0):
-        monkeypatch.setattr(_chunks, "_MOST_KEPT", most_kept)
+        monkeypatch.setattr(_chunks, "_MOST_SAVED", most_kept)
         for module in (_line_scales, _line_window, _space_gaussian):
             for name in ("_FEWEST_PAIRS", "_FEWEST_PAIRS_OF_INDEX"):
                 if fewest := getattr(module, name, None):

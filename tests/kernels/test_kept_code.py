@@ -8,13 +8,20 @@ import torch
 
 numba = pytest.importorskip("numba", reason="numba is not installed: pip install 'contmax[cpu]'")
 
-from contmax.kernels import _numba_kernels as _kernels  # noqa: E402
-from contmax.kernels import numba as cpu  # noqa: E402
+from contmax import kernels  # noqa: E402
 from contmax.kernels import rows  # noqa: E402
+from contmax.kernels.attention import _cpu_listed  # noqa: E402
 from contmax.kernels.cpu import _compiled  # noqa: E402
+from contmax.kernels.means import _cpu_means  # noqa: E402
+from contmax.kernels.rows import _cpu_rows  # noqa: E402
 
-KERNELS = {name: getattr(_kernels, name) for name in _kernels.__all__}
-FOLDER = Path(_kernels.__file__).parent
+NAMES = {
+    _cpu_rows: ("forward_rows", "backward_rows"),
+    _cpu_listed: ("count_rows", "list_rows", "mean_rows", "product_rows", "gradient_heads"),
+    _cpu_means: ("line_scale_rows", "plane_rows", "slope_rows", "value_rows"),
+}
+KERNELS = {name: getattr(module, name) for module, names in NAMES.items() for name in names}
+FOLDER = Path(kernels.__file__).parent
 
 
 def test_the_digest_changes_with_every_file(tmp_path):
@@ -61,10 +68,10 @@ def test_numbers_that_are_not_one_after_the_other_need_no_code_of_their_own():
     def use(alpha):
         p, _ = rows.on_cpu().entmax_rows(torch.zeros(4, 3), alpha[:, None])
         rows.on_cpu().entmax_rows_backward(p, p, alpha[:, None], needs_alpha=True)
-        cpu.line_scale_means(alpha, alpha, alpha, alpha[:2], alpha[:2], (4.0, 1.0, 1.0, 0.5, 0.5))
-        return [len(kernel.signatures) for kernel in kernels]
+        _cpu_means.line_scale_means(alpha, alpha, alpha, alpha[:2], alpha[:2], (4.0, 1.0, 1.0, 0.5, 0.5))
+        return [len(kernel.signatures) for kernel in used]
 
-    kernels = (_kernels.forward_kernel, _kernels.backward_kernel, _kernels.line_scale_kernel)
+    used = (_cpu_rows.forward_rows, _cpu_rows.backward_rows, _cpu_means.line_scale_rows)
     before = use(torch.full((4,), 1.5))
     assert use(torch.tensor([1.5]).expand(4)) == before
     assert use(torch.full((8,), 1.5)[::2]) == before

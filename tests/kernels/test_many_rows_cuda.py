@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import contmax
-from contmax.kernels import triton_kernels
+from contmax.kernels import means
 from contmax.kernels.losses import row_losses, row_losses_backward
 from contmax.losses import entmax_loss
 from cuda_checks import BF16, DEVICE, F64, ON_GPU, torch_path
@@ -88,9 +88,8 @@ def test_means_on_the_line():
     require(40)
     loc, scale = torch.linspace(0, 1, len(LOOKED_AT)), torch.full((1,), 0.3, device=DEVICE)
     centre, width = torch.tensor([0.4]), torch.tensor([0.2])
-    got = triton_kernels().line_values(
-        rows_with(loc), scale.expand(ROWS).contiguous(), centre.to(DEVICE), width.to(DEVICE), 1.0, True
-    )
+    basis = (centre.to(DEVICE), width.to(DEVICE))
+    got = means.gaussian_means(rows_with(loc), scale.expand(ROWS), None, *basis, means.LINE, 1.0)
     density = contmax.densities.BetaGaussian(loc.double(), torch.tensor(0.3, dtype=F64), 2.0)
     basis = contmax.basis.GaussianBasis(centre.double(), width.double())
     with torch_path():

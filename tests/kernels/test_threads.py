@@ -132,8 +132,8 @@ import sys
 import torch, contmax
 print(*(name in sys.modules for name in ("numba", "matplotlib", "torch._dynamo")))
 contmax.entmax(torch.randn(4, 33, requires_grad=True), 1.5).sum().backward()
-from contmax.kernels._numba_kernels import backward_kernel, forward_kernel
-for kernel in (forward_kernel, backward_kernel):
+from contmax.kernels.rows._cpu_rows import backward_rows, forward_rows
+for kernel in (forward_rows, backward_rows):
     print(sum(kernel.stats.cache_hits.values()), sum(kernel.stats.cache_misses.values()))
 """
 
@@ -146,10 +146,19 @@ def test_what_is_slow_to_import_waits_and_another_process_finds_the_compiled_cod
 
 
 def test_kernels_can_be_compiled_ahead(tmp_path, monkeypatch):
-    from contmax.kernels import _numba_kernels, compile_ahead
+    from contmax.kernels import compile_ahead
+    from contmax.kernels.attention import _cpu_listed
+    from contmax.kernels.means import _cpu_means
+    from contmax.kernels.rows import _cpu_rows
 
     monkeypatch.setattr(compile_ahead, "ProcessPoolExecutor", lambda mp_context: ThreadPoolExecutor(1))
     compile_ahead.compile_all()
-    for name in _numba_kernels.__all__:
-        dtypes = {str(signature[0].dtype) for signature in getattr(_numba_kernels, name).signatures}
-        assert dtypes >= ({"float32"} if name == "plane_kernel" else {"float32", "float64"}), name
+    kernels = {x for module in (_cpu_rows, _cpu_listed, _cpu_means) for x in vars(module).values()}
+    called = [
+        kernel for kernel in kernels if getattr(kernel, "signatures", None) and hasattr(kernel._cache, "cache_path")
+    ]
+    assert len(called) >= 11
+    for kernel in called:
+        dtypes = {str(signature[0].dtype) for signature in kernel.signatures}
+        name = kernel.py_func.__name__
+        assert dtypes >= ({"float32"} if name == "plane_rows" else {"float32", "float64"}), name

@@ -1,8 +1,8 @@
-"""Expectations by torch's operations in bounded memory: a part of the densities at a time.
+"""Expectations by torch's operations in bounded memory: a chunk of the densities at a time.
 
-Each pair of a density and a function takes tensors of all nodes, up to a thousand times its share of the result. Many
-pairs are cut into chunks, by their number alone. What torch keeps of all chunks for the backward pass may be much, too:
-then nothing is kept, and the backward pass computes each chunk again, in twice the time.
+Each pair of a density and a function takes tensors of all nodes, up to a thousand times its share of the result. The
+number of pairs alone decides about chunks. Where torch would save too much of all chunks for the backward pass, nothing
+is saved, and the backward pass computes each chunk again, in twice the time.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,25 +15,25 @@ from contmax._autograd import apply
 from contmax._by_reference import Reference, gradients_by_reference, needs_reference, tangent_by_reference
 
 _MOST_CHUNKS = 512
-# Bytes that an expectation may keep for its backward pass.
-_MOST_KEPT = 2**26
+# Bytes that an expectation may save for its backward pass.
+_MOST_SAVED = 2**26
 
 
 class Fewest(NamedTuple):
     """Pairs of one chunk, at least: with fewer, overheads of torch's operations would count.
 
     Attributes:
-        on_cpu: how many on a CPU.
-        elsewhere: how many on an accelerator.
-        kept: bytes that torch keeps of a pair for the backward pass, about; 0 if nothing but the result.
+        on_cpu: their number on a CPU.
+        elsewhere: their number on an accelerator.
+        saved: bytes that torch saves of a pair for the backward pass, about; 0 for none but the result.
     """
 
     on_cpu: int
     elsewhere: int
-    kept: int
+    saved: int
 
     def densities_of_chunk(self, densities: int, functions: int, device: torch.device) -> int:
-        """How many of the densities one chunk has."""
+        """The number of densities in one chunk."""
         functions = max(functions, 1)
         fewest = self.on_cpu if device.type == "cpu" else self.elsewhere
         return max(1, max(fewest, densities * functions // _MOST_CHUNKS) // functions)
@@ -48,7 +48,7 @@ def in_chunks(
         reference: differentiable to every order; hashable, without tensors of its own.
         densities: parameters of the densities, (*batch, …), all of the same batch; None stays None.
         basis: those of the functions, (K, …).
-        batch_dims: how many dimensions the batch has.
+        batch_dims: the number of dimensions of the batch.
         fewest: pairs of one chunk, at least.
     """
     if torch.compiler.is_compiling():  # a tracer knows no sizes
@@ -57,7 +57,7 @@ def in_chunks(
     size = fewest.densities_of_chunk(count, basis[0].shape[0], basis[0].device)
     if count <= size:
         return reference(*densities, *basis)
-    if count * basis[0].shape[0] * fewest.kept <= _MOST_KEPT:
+    if count * basis[0].shape[0] * fewest.saved <= _MOST_SAVED:
         return _chunk_by_chunk(reference, densities, basis, batch_dims, size)
     result: Tensor = apply(_InChunks, reference, batch_dims, size, len(densities), *densities, *basis)
     return result
@@ -72,7 +72,7 @@ def _chunk_by_chunk(
 
 
 class _InChunks(torch.autograd.Function):
-    """The same, computed again in the backward pass; the first `count` tensors are parameters of the densities."""
+    """`in_chunks` with every chunk computed again in the backward pass; the first `count` tensors are densities'."""
 
     generate_vmap_rule = True
 

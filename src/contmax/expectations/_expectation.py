@@ -90,7 +90,7 @@ def register_expectation(density_type: type, basis_type: type) -> Callable[[Rule
 
 
 def _dtype_of_result(density: Distribution, basis: Basis, result: Tensor) -> torch.dtype:
-    """That of the rule, or half precision where density and basis have no other: it is rounded to once, here."""
+    """The dtype of the rule's result, or half precision where density and basis have no other dtype."""
     dtypes = set(parameter_dtypes(density))
     if result.dtype in dtypes:
         return result.dtype
@@ -100,7 +100,7 @@ def _dtype_of_result(density: Distribution, basis: Basis, result: Tensor) -> tor
 
 
 def working_dtype(*tensors: Tensor) -> torch.dtype:
-    """The dtype of a computation: what the arguments promote to, at least float32."""
+    """The dtype of a computation: the promoted dtype of the arguments, at least float32."""
     dtype = torch.float32
     for tensor in tensors:
         if tensor.dtype != dtype:

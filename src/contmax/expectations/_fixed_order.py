@@ -16,8 +16,8 @@ _Order = Callable[[float], float | None]
 
 
 def _own(densities: frozenset[type], basis: type, order: _Order) -> dict[tuple[type, type], tuple[Any, _Order]]:
-    kept = functools.lru_cache(maxsize=64)(order)
-    return {(density, basis): (RULES.find(density, basis), kept) for density in densities}
+    cached = functools.lru_cache(maxsize=64)(order)
+    return {(density, basis): (RULES.find(density, basis), cached) for density in densities}
 
 
 # The rules as they are now, and their k: users may register others later.

@@ -6,13 +6,18 @@ import torch
 from torch import Tensor
 from torch.distributions import Normal, Uniform
 
+from contmax._backend import Backend, backend_of
 from contmax.basis import GaussianBasis
 from contmax.densities import BetaGaussian
+from contmax.expectations._derivatives import (
+    RULES,
+    Rule,
+    expectation_by,
+)
 from contmax.expectations._expectation import register_expectation, working_dtype
-from contmax.expectations._line_compiled import compiled_line_expectation
-from contmax.expectations._line_normal import normal_expectation
 from contmax.expectations._line_scales import scale_mean_expectation
-from contmax.expectations._line_window import windowed_expectation
+from contmax.expectations._line_window import window_reference, windowed_expectation
+from contmax.kernels import means
 
 # k for which windows are accurate in float32 too: (1 − y²)ᵏ is a polynomial, and of a low degree.
 _WINDOWED = (0.0, 1.0, 2.0, 3.0, 4.0)
@@ -22,30 +27,36 @@ _WIDE = (torch.float32, torch.float64)
 @register_expectation(Normal, GaussianBasis)
 def gaussian(density: Normal, basis: GaussianBasis) -> Tensor:
     """r_j = N(μ; μ_j, σ² + σ_j²)."""
-    return _gaussian(density.loc, density.scale, basis)
+    inputs = _in_one_dtype(density.loc, density.scale, basis)
+    return _of_order(math.inf, *inputs, backend_of(*inputs))
 
 
 @register_expectation(Uniform, GaussianBasis)
 def uniform(density: Uniform, basis: GaussianBasis) -> Tensor:
     """The windowed rule at k = 0."""
-    loc, half = (density.low + density.high) / 2, (density.high - density.low) / 2
-    compiled = compiled_line_expectation(*_in_one_dtype(loc, half, basis), k=0.0, raised=False)
-    return _windowed(loc, half, 0.0, basis) if compiled is None else compiled
+    middle, half = (density.low + density.high) / 2, (density.high - density.low) / 2
+    loc, half, centre, width = _in_one_dtype(middle, half, basis)
+    return windowed_expectation(loc, half, centre, width, 0.0, backend_of(loc, half, centre, width))
 
 
 @register_expectation(BetaGaussian, GaussianBasis)
 def beta_gaussian(density: BetaGaussian, basis: GaussianBasis) -> Tensor:
     """Closed form at α = 1, windows for the common α = 1 + 1/k and ∞, the mean over scales for every other α."""
     alpha = density.alpha
-    if isinstance(alpha, Tensor):
-        return _over_scales(density, basis)
-    k = line_order(alpha)
+    k = None if isinstance(alpha, Tensor) else line_order(alpha)
+    loc, scale, centre, width = _in_one_dtype(density.loc, density.scale, basis)
+    backend = backend_of(loc, scale, centre, width)
     if k is None:
-        return _over_scales(density, basis)
-    if math.isinf(k):
-        return _gaussian(density.loc, density.scale, basis)
-    compiled = compiled_line_expectation(*_in_one_dtype(density.loc, density.scale, basis), k=k, raised=True)
-    return _windowed(density.loc, density.half_width, k, basis) if compiled is None else compiled
+        return scale_mean_expectation(loc, scale, alpha, centre, width, backend)
+    if backend is Backend.TRITON or math.isinf(k):
+        return _of_order(k, loc, scale, centre, width, backend)
+    return windowed_expectation(*_in_one_dtype(density.loc, density.half_width, basis), k, backend)
+
+
+def _of_order(k: float, loc: Tensor, scale: Tensor, centre: Tensor, width: Tensor, backend: Backend) -> Tensor:
+    """By Triton's kernels, or a Gaussian by torch."""
+    rule = means.LINE if backend is Backend.TRITON else "normal"
+    return expectation_by(rule, k, loc, scale, None, centre, width)
 
 
 def line_order(alpha: float) -> float | None:
@@ -57,19 +68,6 @@ def line_order(alpha: float) -> float | None:
     return k if k in _WINDOWED else None
 
 
-def _gaussian(loc: Tensor, scale: Tensor, basis: GaussianBasis) -> Tensor:
-    loc, scale, centre, width = _in_one_dtype(loc, scale, basis)
-    compiled = compiled_line_expectation(loc, scale, centre, width, k=math.inf, raised=False)
-    if compiled is not None:
-        return compiled
-    return normal_expectation(loc.unsqueeze(-1), scale.unsqueeze(-1), centre, width)
-
-
-def _windowed(loc: Tensor, half: Tensor, k: float, basis: GaussianBasis) -> Tensor:
-    loc, half, centre, width = _in_one_dtype(loc, half, basis)
-    return windowed_expectation(loc.unsqueeze(-1), half.unsqueeze(-1), k, centre, width)
-
-
 def _in_one_dtype(loc: Tensor, scale: Tensor, basis: GaussianBasis) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     centre, width, dtype = basis.loc, basis.scale, loc.dtype
     if dtype in _WIDE and scale.dtype == dtype and centre.dtype == dtype and width.dtype == dtype:
@@ -78,6 +76,36 @@ def _in_one_dtype(loc: Tensor, scale: Tensor, basis: GaussianBasis) -> tuple[Ten
     return loc.to(dtype), scale.to(dtype), centre.to(dtype), width.to(dtype)
 
 
-def _over_scales(density: BetaGaussian, basis: GaussianBasis) -> Tensor:
-    dtype = working_dtype(density.loc, density.scale, basis.loc, basis.scale)
-    return scale_mean_expectation(density.loc, density.scale, density.alpha, basis.loc, basis.scale, dtype)
+def _closed_form(loc: Tensor, scale: Tensor, _: None, centre: Tensor, width: Tensor, number: float) -> Tensor:
+    """N(μ; μ_j, σ² + σ_j²)."""
+    z, inverse = _standardised(loc, scale, centre, width)
+    return torch.exp(-0.5 * z * z) * (inverse / math.sqrt(2 * math.pi))
+
+
+def _slopes(
+    loc: Tensor, scale: Tensor, _: None, centre: Tensor, width: Tensor, number: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """By hand: the derivatives share what autograd would compute one by one."""
+    z, inverse = _standardised(loc, scale, centre, width)
+    share = torch.exp(-0.5 * z * z) * (inverse * inverse / math.sqrt(2 * math.pi))
+    by_variance = share * (z * z - 1) * inverse
+    return -share * z, scale.unsqueeze(-1) * by_variance, width * by_variance
+
+
+def _standardised(loc: Tensor, scale: Tensor, centre: Tensor, width: Tensor) -> tuple[Tensor, Tensor]:
+    """(μ − μ_j)/s and 1/s, s² = σ² + σ_j²."""
+    loc, scale = loc.unsqueeze(-1), scale.unsqueeze(-1)
+    inverse = (scale * scale + width * width).rsqrt()
+    return (loc - centre) * inverse, inverse
+
+
+def _reference(loc: Tensor, scale: Tensor, _: None, centre: Tensor, width: Tensor, number: float) -> Tensor:
+    """r of the families of Triton's kernels with a fixed k, from σ."""
+    if math.isinf(number):
+        return _closed_form(loc, scale, None, centre, width, number)
+    density = BetaGaussian(loc, scale, 1 + 1 / number if number else math.inf, validate_args=False)
+    return window_reference(loc, density.half_width, None, centre, width, number)
+
+
+RULES["normal"] = Rule(_closed_form, _closed_form, _slopes)
+RULES[means.LINE] = Rule(_reference)

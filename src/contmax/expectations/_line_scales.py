@@ -1,118 +1,114 @@
 """β-Gaussians of every α against Gaussian bases on the line, by the mean over the law of the scale.
 
-In float64 inside: 12 to 32 nodes for float32 arguments, 40 to 80 for float64. On the CPU a compiled kernel computes
-value and first derivatives in one pass, one node of what torch.compile traces; torch is the reference, and takes over
-elsewhere and for higher derivatives.
+In float64 inside: 12 to 32 nodes for float32 arguments, 40 to 80 for float64. On a CPU numba's kernel computes value
+and first derivatives in one pass, and torch.compile sees one operator: traced through, the law of the scale has
+hundreds of nodes, which take longer to compile than most models and run slower than the kernel. On a GPU Triton's
+kernels know every α. Torch is the reference, for all other tensors and for higher derivatives.
 """
 
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
+from torch.compiler import is_compiling
 
-from contmax import kernels
-from contmax._autograd import apply
-from contmax._by_reference import gradients_by_reference, may_be_differentiated, tangent_by_reference
+from contmax._backend import Backend
+from contmax._eager import is_eager_cpu
+from contmax._operator import operator
+from contmax.densities import BetaGaussian
 from contmax.expectations._chunks import Fewest, in_chunks
-from contmax.expectations._line_scales_compiled import compiled_scale_mean
-from contmax.expectations._line_scales_operator import line_scale_means_op
-from contmax.expectations._line_scales_reference import scale_mean_reference
+from contmax.expectations._derivatives import RULES, Rule, expectation_by
+from contmax.expectations._plane_form import line_form
 from contmax.expectations._scale_law import path_rule
+from contmax.expectations._scale_mean import mean_over_scales
+from contmax.kernels import means
 
 # A pair takes about 12 kB while gradients are computed.
-_FEWEST_PAIRS = Fewest(on_cpu=2**12, elsewhere=2**15, kept=2**7)
-_FEWEST_PAIRS_OF_INDEX = _FEWEST_PAIRS._replace(kept=2**12)
+_FEWEST_PAIRS = Fewest(on_cpu=2**12, elsewhere=2**15, saved=2**7)
+_FEWEST_PAIRS_OF_INDEX = _FEWEST_PAIRS._replace(saved=2**12)
 
 
 def scale_mean_expectation(
-    loc: Tensor, scale: Tensor, alpha: float | Tensor, centre: Tensor, width: Tensor, dtype: torch.dtype
+    loc: Tensor, scale: Tensor, alpha: float | Tensor, centre: Tensor, width: Tensor, backend: Backend
 ) -> Tensor:
     """r from (μ, σ, α, μ_j, σ_j): (*batch), (*batch), a number or (*batch), (K,), (K,) → (*batch, K).
 
-    Args:
-        loc: μ.
-        scale: σ.
-        alpha: α.
-        centre: μ_j.
-        width: σ_j.
-        dtype: float32 or float64, of the result.
+    All but α have one dtype, float32 or float64.
     """
-    single = dtype == torch.float32
-    loc, scale, centre, width = (x.to(dtype) for x in (loc, scale, centre, width))
-    index, number = (alpha, None) if isinstance(alpha, Tensor) else (None, alpha)
-    compiled = compiled_scale_mean(loc, scale, centre, width, index, number)
-    if compiled is not None:
-        return compiled
-    if kernels.line_scales_are_one_node(loc, centre) and (number is None or number >= 1):
-        known = line_scale_means_op(*(x.detach() for x in (loc, scale, centre, width)), _detached(index), number)
-    else:
-        rule = path_rule(isinstance(alpha, Tensor), single)
-        known = kernels.line_scale_means(loc, scale, alpha, centre, width, rule)
-    if known is None:
-        reference = partial(_by_torch, number=number)
-        fewest = _FEWEST_PAIRS if index is None else _FEWEST_PAIRS_OF_INDEX
-        return in_chunks(reference, (loc, scale, index), (centre, width), loc.dim(), fewest)
-    result: Tensor = apply(ScaleMeanExpectation, loc, scale, centre, width, alpha, known)
-    return result
+    index, number = (alpha, 0.0) if isinstance(alpha, Tensor) else (None, alpha)
+    known = None
+    if backend is Backend.NUMBA and _kernel_takes(loc, scale, index, centre, width, number):
+        with torch.no_grad():
+            known = line_scale_means(loc, scale, index, centre, width, number)
+    if known is not None or backend is Backend.TRITON:
+        return expectation_by(means.ANY_ALPHA, number, loc, scale, index, centre, width, known)
+    reference = partial(scale_mean_reference, number=number)
+    fewest = _FEWEST_PAIRS if index is None else _FEWEST_PAIRS_OF_INDEX
+    return in_chunks(reference, (loc, scale, index), (centre, width), loc.dim(), fewest)
 
 
-def _detached(index: Tensor | None) -> Tensor | None:
-    return None if index is None else index.detach()
+def _kernel_takes(
+    loc: Tensor, scale: Tensor, index: Tensor | None, centre: Tensor, width: Tensor, number: float
+) -> bool:
+    """Whether numba's kernel computes these means: α ≥ 1, which cannot be read in a trace, and not under torch.vmap."""
+    if is_compiling():
+        return index is not None or number >= 1
+    return is_eager_cpu(loc, scale, index, centre, width) and _has_no_heavy_tails(index, number)
 
 
-def _by_torch(
-    loc: Tensor, scale: Tensor, index: Tensor | None, centre: Tensor, width: Tensor, number: float | None
+def _has_no_heavy_tails(index: Tensor | None, number: float) -> bool:
+    """α ≥ 1: heavy tails have a law of the scale of another kind, and NaN none."""
+    if index is None:
+        return number >= 1
+    return index.numel() > 0 and float(index.detach().min()) >= 1
+
+
+def _means_like(
+    loc: Tensor, _scale: Tensor, _index: Tensor | None, centre: Tensor, _width: Tensor, _number: float
+) -> tuple[Tensor, Tensor]:
+    functions = centre.shape[0]
+    return loc.new_empty(*loc.shape, functions), loc.new_empty(*loc.shape, 4, functions)
+
+
+@operator("line_scale_means", _means_like, shared=("centre", "width"))
+def line_scale_means(
+    loc: Tensor, scale: Tensor, index: Tensor | None, centre: Tensor, width: Tensor, number: float
+) -> tuple[Tensor, Tensor]:
+    """r, (*batch, K), and ∂r/∂(μ, σ, σ_j, α), (*batch, 4, K), by numba's kernel, or by torch if an α is below one."""
+    if _has_no_heavy_tails(index, number):
+        from contmax.kernels.means import _cpu_means
+
+        rule = path_rule(index is not None, loc.dtype == torch.float32)
+        return _cpu_means.line_scale_means(loc, scale, number if index is None else index, centre, width, rule)
+    # Inside an operator torch.autograd records nothing, and torch.func fails if a dispatch mode is on, such as torch's
+    # counter of operations. Both belong to the thread: a new one starts without them.
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(_values_and_slopes, loc, scale, index, centre, width, number).result()
+
+
+def _values_and_slopes(
+    loc: Tensor, scale: Tensor, index: Tensor | None, centre: Tensor, width: Tensor, number: float
+) -> tuple[Tensor, Tensor]:
+    """By torch. Every pair is a density and a basis of one function, so gradients of the sum are the slopes of each."""
+    shape = (*loc.shape, centre.shape[0])
+    mu, sigma = (x.unsqueeze(-1).expand(shape).clone().requires_grad_() for x in (loc, scale))
+    alpha = None if index is None else index.unsqueeze(-1).expand(shape).clone().requires_grad_()
+    mu_j, sigma_j = (x.expand(shape).unsqueeze(-1).clone().requires_grad_() for x in (centre, width))
+    r = scale_mean_reference(mu, sigma, alpha, mu_j, sigma_j, number).squeeze(-1)
+    wanted = [x for x in (mu, sigma, sigma_j, alpha) if x is not None]
+    slopes = [slope.reshape(shape).to(r.dtype) for slope in torch.autograd.grad(r.sum(), wanted)]
+    return r.detach(), torch.stack(slopes if index is not None else [*slopes, torch.zeros_like(slopes[0])], -2)
+
+
+def scale_mean_reference(
+    loc: Tensor, scale: Tensor, index: Tensor | None, centre: Tensor, width: Tensor, number: float
 ) -> Tensor:
-    return scale_mean_reference(loc, scale, centre, width, index, number)
+    """r by torch, differentiable to every order; α is a tensor, or where that is None the number."""
+    alpha = number if index is None else index
+    wide = BetaGaussian(loc.double(), scale.double(), alpha, validate_args=False)
+    form, size = line_form(wide.variance[..., None], wide.loc[..., None] - centre.double(), width.double())
+    return (mean_over_scales(form, alpha, 1, loc.dtype == torch.float32) * size).to(loc.dtype)
 
 
-class ScaleMeanExpectation(torch.autograd.Function):
-    """Gives r its derivatives: `known` holds it and ∂r/∂(μ, σ, σ_j, α), (4, *batch, K), as a kernel computed them."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(
-        loc: Tensor,
-        scale: Tensor,
-        centre: Tensor,
-        width: Tensor,
-        alpha: float | Tensor,
-        known: tuple[Tensor, Tensor],
-    ) -> Tensor:
-        return known[0]
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        *tensors, alpha, known = inputs
-        ctx.number = None if isinstance(alpha, Tensor) else alpha
-        saved = (*tensors, alpha if isinstance(alpha, Tensor) else None, known[1])
-        ctx.save_for_backward(*saved)
-        ctx.save_for_forward(*saved)
-
-    @staticmethod
-    def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor | None, ...]:
-        *inputs, slopes = ctx.saved_tensors
-        needed = ctx.needs_input_grad[:5]
-        # A compiled backward pass is not differentiated again: there the computed slopes are enough.
-        if may_be_differentiated() and not torch.compiler.is_compiling():
-            reference = partial(scale_mean_reference, number=ctx.number)
-            return *gradients_by_reference(reference, inputs, needed, cotangent), None
-        by_loc, by_scale, by_width, by_alpha = slopes
-        rows = [
-            (cotangent * slope).sum(-1) if wanted else None
-            for slope, wanted in zip((by_loc, by_scale, by_alpha), (needed[0], needed[1], needed[4]), strict=True)
-        ]
-        columns = [
-            (cotangent * slope).sum_to_size(slope.shape[-1:]) if wanted else None
-            for slope, wanted in zip((-by_loc, by_width), needed[2:4], strict=True)
-        ]
-        by_index = None if rows[2] is None else rows[2].to(inputs[4].dtype)
-        return rows[0], rows[1], *columns, by_index, None
-
-    @staticmethod
-    def tangent(ctx: Any, *tangents: Any) -> Tensor:
-        return tangent_by_reference(
-            partial(scale_mean_reference, number=ctx.number), ctx.saved_tensors[:5], tangents[:5]
-        )
+RULES[means.ANY_ALPHA] = Rule(scale_mean_reference)

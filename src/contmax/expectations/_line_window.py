@@ -12,23 +12,24 @@ the two, measured from the ends of the support.
 
 import math
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from contmax import kernels
-from contmax._autograd import apply
-from contmax._by_reference import may_be_differentiated
+from contmax._backend import Backend
+from contmax._eager import is_eager_cpu
 from contmax.expectations._chunks import Fewest, in_chunks
+from contmax.expectations._derivatives import RULES, Rule, expectation_by
+from contmax.kernels import means
 from contmax.numerics import unit_gauss_legendre
 
 # A pair takes about 2 kB while gradients are computed.
-_FEWEST_PAIRS = Fewest(on_cpu=2**13, elsewhere=2**17, kept=0)
+_FEWEST_PAIRS = Fewest(on_cpu=2**13, elsewhere=2**17, saved=0)
 
 
 class Nodes(NamedTuple):
-    """Where the integrand is looked at, each (*batch, K, q), except `factor` and `narrow`, (*batch, K)."""
+    """The nodes of the integrand, each (*batch, K, q), except `factor` and `narrow`, (*batch, K)."""
 
     y: Tensor  # position in the support, in [−1, 1]
     room: Tensor  # 1 − y², from the distances to the ends
@@ -38,83 +39,46 @@ class Nodes(NamedTuple):
     narrow: Tensor  # whether the density is the narrower of the two
 
 
-def windowed_expectation(loc: Tensor, half: Tensor, k: float, centre: Tensor, width: Tensor) -> Tensor:
-    """r from (μ, a, k, μ_j, σ_j): (*batch, 1), (*batch, 1), 0 to 4, (K,), (K,) → (*batch, K)."""
-    if centre.dim() == 1 and not kernels.windows_are_compiled(loc, half, centre, width):
-        densities = torch.broadcast_tensors(loc.squeeze(-1), half.squeeze(-1))
-        return in_chunks(partial(_by_torch, k=k), densities, (centre, width), densities[0].dim(), _FEWEST_PAIRS)
-    known = None
-    if torch.is_grad_enabled() and any(x.requires_grad for x in (loc, half, centre, width)):
-        # Slopes cost little beside the value they come with.
-        known = kernels.window_values_and_slopes(loc, half, k, _constant(k), centre, width, _rule(loc))
-    result: Tensor = apply(WindowedExpectation, loc, half, k, centre, width, known)
-    return result
+def windowed_expectation(
+    loc: Tensor, half: Tensor, centre: Tensor, width: Tensor, k: float, backend: Backend
+) -> Tensor:
+    """r from (μ, a, μ_j, σ_j): (*batch), (*batch), (K,), (K,) → (*batch, K), with k from 0 to 4; on a GPU k = 0."""
+    if backend is Backend.TRITON:
+        return expectation_by(means.INTERVAL, k, loc, half, None, centre, width)
+    if backend is Backend.TORCH or not is_eager_cpu(loc, half, centre, width):
+        reference = partial(_by_torch, k=k)
+        return in_chunks(reference, (loc, half), (centre, width), loc.dim(), _FEWEST_PAIRS)
+    from contmax.kernels.means import _cpu_means
+
+    # Slopes cost little beside the value they come with.
+    with_slopes = torch.is_grad_enabled() and any(x.requires_grad for x in (loc, half, centre, width))
+    known = _cpu_means.window_values(loc, half, centre, width, k, _constant(k), _rule(loc), with_slopes)
+    return expectation_by("window", k, loc, half, None, centre, width, known)
 
 
 def _by_torch(loc: Tensor, half: Tensor, centre: Tensor, width: Tensor, k: float) -> Tensor:
-    result: Tensor = apply(WindowedExpectation, loc.unsqueeze(-1), half.unsqueeze(-1), k, centre, width, None)
-    return result
+    return expectation_by("window", k, loc, half, None, centre, width)
 
 
-class WindowedExpectation(torch.autograd.Function):
-    """The same; `known` holds r and ∂r/∂(μ, a, σ_j) where a compiled kernel has computed both at once, else None."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(
-        loc: Tensor, half: Tensor, k: float, centre: Tensor, width: Tensor, known: tuple[Tensor, Tensor] | None
-    ) -> Tensor:
-        if known is not None:
-            return known[0]
-        constant = _constant(k)
-        compiled = kernels.window_values(loc, half, k, constant, centre, width, _rule(loc))
-        if compiled is not None:
-            return compiled
-        nodes = _place(loc, half, k, centre, width)
-        return constant * nodes.factor * (_mass(nodes, k) * nodes.weights).sum(-1)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        loc, half, k, centre, width, known = inputs
-        ctx.k = k
-        # Slopes are saved with the arguments, so that hooks on saved tensors see them too. Under vmap torch takes what
-        # is saved for one mode to be what is saved for the other.
-        saved = (loc, half, centre, width, None if known is None else known[1])
-        ctx.save_for_backward(*saved)
-        ctx.save_for_forward(*saved)
-
-    @staticmethod
-    def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor | None, ...]:
-        loc, half, centre, width, known = ctx.saved_tensors
-        if may_be_differentiated():
-            by_loc, by_half, by_width = _moving_slopes(loc, half, ctx.k, centre, width)
-        elif known is not None:
-            by_loc, by_half, by_width = known
-        else:
-            by_loc, by_half, by_width = _stable_slopes(loc, half, ctx.k, centre, width)
-        needed = (*ctx.needs_input_grad[:2], *ctx.needs_input_grad[3:5])
-        pairs = ((loc, by_loc), (half, by_half), (centre, -by_loc), (width, by_width))
-        gradients = [
-            (cotangent * slope).sum_to_size(argument.shape) if wanted else None
-            for (argument, slope), wanted in zip(pairs, needed, strict=True)
-        ]
-        return *gradients[:2], None, *gradients[2:], None
-
-    @staticmethod
-    def tangent(ctx: Any, *tangents: Any) -> Tensor:
-        loc, half, centre, width = ctx.saved_tensors[:4]
-        by_loc, by_half, by_width = _moving_slopes(loc, half, ctx.k, centre, width)
-        by_loc_half, by_basis = (by_loc, by_half), (-by_loc, by_width)
-        total = torch.zeros_like(by_loc)
-        for slope, move in zip(by_loc_half + by_basis, tangents[:2] + tangents[3:5], strict=True):
-            if move is not None:
-                total = total + slope * move
-        return total
+def _values(loc: Tensor, half: Tensor, _: None, centre: Tensor, width: Tensor, k: float) -> Tensor:
+    nodes = _place(loc, half, centre, width, k)
+    return _constant(k) * nodes.factor * (_mass(nodes.z, nodes.room, k) * nodes.weights).sum(-1)
 
 
-def _place(loc: Tensor, half: Tensor, k: float, centre: Tensor, width: Tensor) -> Nodes:
+def window_reference(loc: Tensor, half: Tensor, _: None, centre: Tensor, width: Tensor, number: float) -> Tensor:
+    """r with the nodes t = μ + a y held fixed at their y: differentiable to every order."""
+    with torch.no_grad():
+        nodes = _place(loc, half, centre, width, number)
+        # `factor` holds the window over √(2π) σ_j, of which only σ_j is a variable.
+        length = _constant(number) * nodes.factor * width
+    t = loc[..., None, None] + half[..., None, None] * nodes.y
+    z = (t - centre.unsqueeze(-1)) / width.unsqueeze(-1)
+    return length / width * (_mass(z, nodes.room, number) * nodes.weights).sum(-1)
+
+
+def _place(loc: Tensor, half: Tensor, centre: Tensor, width: Tensor, k: float) -> Nodes:
     """Windows and nodes; nothing here is differentiated."""
+    loc, half = loc.unsqueeze(-1), half.unsqueeze(-1)
     position, weights = _rule(loc)
     reach = 5.6 if loc.dtype == torch.float32 else 8.5
     offset, ratio = centre - loc, width / half
@@ -149,16 +113,10 @@ def _nearest_window(start: Tensor, end: Tensor, middle: Tensor, reach: Tensor) -
     return (nearest - extent).maximum(start), (nearest + extent).minimum(end)
 
 
-def _mass(nodes: Nodes, k: float) -> Tensor:
+def _mass(z: Tensor, room: Tensor, k: float) -> Tensor:
     """(1 − y²)ᵏ exp(−z²/2)."""
-    gaussian = torch.exp(-0.5 * nodes.z * nodes.z)
-    return gaussian * _power(nodes.room, k)
-
-
-def _power(room: Tensor, k: float) -> Tensor:
-    if k == 0:
-        return torch.ones_like(room)
-    return room if k == 1 else room**k
+    gaussian = torch.exp(-0.5 * z * z)
+    return gaussian if k == 0 else gaussian * (room if k == 1 else room**k)
 
 
 def _constant(k: float) -> float:
@@ -166,38 +124,27 @@ def _constant(k: float) -> float:
     return math.gamma(k + 1.5) / (math.sqrt(math.pi) * math.gamma(k + 1))
 
 
-def _stable_slopes(loc: Tensor, half: Tensor, k: float, centre: Tensor, width: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """∂r/∂(μ, a, σ_j) where they are only values: E[ψ′] forms for a narrow density, escort forms for a wide one.
+def _slopes(
+    loc: Tensor, half: Tensor, _: None, centre: Tensor, width: Tensor, k: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """∂r/∂(μ, a, σ_j) without derivatives of their own: E[ψ′] forms for a narrow density, escort forms for a wide one.
 
     E[ψ′] cancels where ψ is much narrower than p, and the escort integral where p is much narrower than ψ.
     """
-    nodes = _place(loc, half, k, centre, width)
-    scale = _constant(k) * nodes.factor
-    mass = _mass(nodes, k) * nodes.weights
+    nodes = _place(loc, half, centre, width, k)
+    scale, half = _constant(k) * nodes.factor, half.unsqueeze(-1)
+    mass = _mass(nodes.z, nodes.room, k) * nodes.weights
     by_loc = -(mass * nodes.z).sum(-1) / width
     by_half = -(mass * nodes.z * nodes.y).sum(-1) / width
     # The escort integrand has exponent k − 1.
     if k >= 1:
-        escort = _power(nodes.room, k - 1) * torch.exp(-0.5 * nodes.z * nodes.z) * nodes.weights
-        squared = nodes.y * nodes.y
+        escort = _mass(nodes.z, nodes.room, k - 1) * nodes.weights
         wide_loc = 2 * k / half * (escort * nodes.y).sum(-1)
-        wide_half = (escort * ((2 * k + 1) * squared - 1)).sum(-1) / half
+        wide_half = (escort * ((2 * k + 1) * nodes.y * nodes.y - 1)).sum(-1) / half
         by_loc, by_half = torch.where(nodes.narrow, by_loc, wide_loc), torch.where(nodes.narrow, by_half, wide_half)
     by_width = (mass * (nodes.z * nodes.z - 1)).sum(-1) / width
     return scale * by_loc, scale * by_half, scale * by_width
 
 
-def _moving_slopes(loc: Tensor, half: Tensor, k: float, centre: Tensor, width: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The same by t = μ + a y with y held fixed: made of differentiable operations, to every order."""
-    with torch.no_grad():
-        nodes = _place(loc, half, k, centre, width)
-    room = nodes.room
-    z = (loc.unsqueeze(-1) + half.unsqueeze(-1) * nodes.y - centre.unsqueeze(-1)) / width.unsqueeze(-1)
-    # `factor` holds the window over √(2π) σ_j, of which only σ_j is a variable.
-    length = nodes.factor * width.detach()
-    mass = torch.exp(-0.5 * z * z) * _power(room, k) * nodes.weights
-    scale = _constant(k) * length / width
-    by_loc = -scale / width * (mass * z).sum(-1)
-    by_half = -scale / width * (mass * z * nodes.y).sum(-1)
-    by_width = scale / width * (mass * (z * z - 1)).sum(-1)
-    return by_loc, by_half, by_width
+RULES["window"] = Rule(window_reference, _values, _slopes)
+RULES[means.INTERVAL] = Rule(window_reference)

@@ -6,6 +6,9 @@ In units of the basis function, with Σ_j = L_jL_jᵀ, M = L_j⁻¹VL_j⁻ᵀ an
 
 The inverse is found by elimination without pivoting: on the path of the scale every pivot lies between s and the
 positive axis, so none vanishes and the logarithm of the determinant is the sum of the logarithms of the pivots.
+
+:class:`contmax.expectations._plane_form.PlaneForm` has the methods of :class:`MatrixForm` too. In their docstrings λ
+are the eigenvalues of V in coordinates in which Σ_j is the identity, and d the distance in them.
 """
 
 from typing import NamedTuple
@@ -33,7 +36,7 @@ class MatrixForm(NamedTuple):
         return self.offset[..., 0]
 
     def sizes(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """yᵀy, yᵀMy, yᵀy/yᵀM⁻¹y, and ½ tr (I + M)⁻¹."""
+        """Σ d², Σ d²λ, Σ d² / Σ (d²/λ), and ½ Σ 1/(1+λ)."""
         y = self.offset
         tiny = torch.finfo(y.dtype).tiny
         near = y.square().sum(-1)
@@ -43,13 +46,13 @@ class MatrixForm(NamedTuple):
         return near, middle, ((near + tiny) / (away / tiny + tiny)).clamp(0.0, 1e100), volume
 
     def slopes(self, s: Tensor) -> tuple[Tensor, Tensor]:
-        """First and second derivative in ln s, as :class:`GaussianOfScale` defines them."""
+        """½ Σ (s/(s+λ) + d²λs/(s+λ)²) and ½ Σ ((s/(s+λ))² + 2d²λs²/(s+λ)³): how −ln N changes with ln s."""
         p, *moments = self._moments(s)
         volume = p.diagonal(dim1=-2, dim2=-1).sum(-1), p.square().sum((-2, -1))
         return 0.5 * (volume[0] + moments[0] - moments[1]), 0.5 * volume[1] + moments[1] - moments[2]
 
     def third_slope(self, s: Tensor) -> Tensor:
-        """Third derivative in ln s, as :class:`GaussianOfScale` defines it."""
+        """Σ ((s/(s+λ))³ + 3d²λs³/(s+λ)⁴): the third derivative."""
         p, *moments = self._moments(s)
         return (p @ p * p).sum((-2, -1)) + 3 * (moments[2] - moments[3])
 
@@ -67,30 +70,24 @@ class MatrixForm(NamedTuple):
         flat = torch.stack([entry.re for row in inverse for entry in row], -1)
         return s[..., None, None] * flat.reshape(self.matrix.shape)
 
-    def terms(
-        self, s: Complex, weights: Complex, order: float | Tensor
-    ) -> tuple[Complex, list[list[Complex]], list[Complex]]:
-        """w exp(ν(s − 1 − ln s)) N(s) node by node, without the factor (2π)^{−N/2}|Σ_j|^{−½}.
+    def integrate(
+        self, s: Complex, weights: Complex, order: float | Tensor, with_slopes: bool = False
+    ) -> tuple[Tensor, ...]:
+        """Σ Re w exp(ν(s − 1 − ln s)) N(s) over the nodes, without the factor (2π)^{−N/2}|Σ_j|^{−½} of N.
 
-        With it (sI + M)⁻¹ and (sI + M)⁻¹y.
+        With slopes also those in M, y, and in ν if that is a tensor.
         """
         y = self.offset.unbind(-1)
+        dim = len(y)
         inverse, pivots = _resolvent(self.matrix, s)
         solved = [_total([entry.scaled(b) for entry, b in zip(row, y, strict=True)]) for row in inverse]
         quadratic = s * _total([entry.scaled(b) for entry, b in zip(solved, y, strict=True)])
         exponent = (s - 1).scaled(order).plus_log(s, self.half_dim - order).plus(quadratic, -0.5)
         for pivot in pivots:
             exponent = exponent.plus_log(pivot, -0.5)
-        return exponent.exp() * weights, inverse, solved
-
-    def integrate(self, s: Complex, weights: Complex, order: float | Tensor) -> Tensor:
-        """The sum of the real parts of the terms."""
-        return self.terms(s, weights, order)[0].re.sum(0)
-
-    def integrate_with_slopes(self, s: Complex, weights: Complex, order: float | Tensor) -> tuple[Tensor, ...]:
-        """The sum and its slopes in M, y, and in ν if that is a tensor."""
-        mass, inverse, solved = self.terms(s, weights, order)
-        dim = len(solved)
+        mass = exponent.exp() * weights
+        if not with_slopes:
+            return (mass.re.sum(0),)
         moved = mass * s
         by_matrix = [
             0.5 * (moved.times_real_part(solved[i] * solved[j]) - mass.times_real_part(inverse[i][j])).sum(0)
@@ -100,9 +97,7 @@ class MatrixForm(NamedTuple):
         by_offset = [-moved.times_real_part(entry).sum(0) for entry in solved]
         slopes = (torch.stack(by_matrix, -1).unflatten(-1, (dim, dim)), torch.stack(by_offset, -1))
         result = (mass.re.sum(0), *slopes)
-        if not isinstance(order, Tensor):
-            return result
-        return *result, mass.times_real_part(s - 1 - s.log()).sum(0)
+        return (*result, mass.times_real_part(s - 1 - s.log()).sum(0)) if isinstance(order, Tensor) else result
 
 
 def _resolvent(matrix: Tensor, s: Complex) -> tuple[list[list[Complex]], list[Complex]]:

@@ -50,7 +50,7 @@ class PlaneForm(NamedTuple):
         return near, middle, spread, torch.add(self.own, self.mixed, alpha=0.5)
 
     def slopes(self, s: Tensor) -> tuple[Tensor, Tensor]:
-        """First and second derivative in ln s, as :class:`GaussianOfScale` defines them."""
+        """First and second derivative in ln s."""
         x, y, z, n, g = self._shares(s)
         volume = torch.add(y, x, alpha=2)
         first = torch.addcmul(torch.addcmul(volume, n, torch.add(y, z, alpha=2)), g, z - x)
@@ -61,7 +61,7 @@ class PlaneForm(NamedTuple):
         return 0.5 * first, second
 
     def third_slope(self, s: Tensor) -> Tensor:
-        """Third derivative in ln s, as :class:`GaussianOfScale` defines it."""
+        """Third derivative in ln s."""
         x, y, z, n, g = self._shares(s)
         volume = torch.add(y, x, alpha=2)
         left, right = n * y - g * x, g * y - n * z
@@ -74,23 +74,21 @@ class PlaneForm(NamedTuple):
         inverse = (x + self.mixed + z).reciprocal()
         return x * inverse, self.mixed * inverse, z * inverse, self.near * s * inverse, self.far * inverse
 
-    def terms(self, s: Complex, weights: Complex, order: float | Tensor) -> tuple[Complex, Complex, Complex]:
-        """w exp(ν(s − 1 − ln s)) N(s) node by node, without the factor (2π)⁻¹|S|^{−½}; 1/e(s); the quadratic form."""
+    def integrate(
+        self, s: Complex, weights: Complex, order: float | Tensor, with_slopes: bool = False
+    ) -> tuple[Tensor, ...]:
+        """Σ Re w exp(ν(s − 1 − ln s)) N(s) over the nodes, without the factor (2π)⁻¹|S|^{−½} of N.
+
+        With slopes also those in a, b, c, n, g, and in ν if that is a tensor.
+        """
         e = s.scaled(self.own).plus(s.reciprocal(), self.other).shifted(self.mixed)
         resolved = e.reciprocal()
         quadratic = s.scaled(self.near).shifted(self.far) * resolved
         exponent = (s - 1).scaled(order).plus_log(s, 0.5 - order).plus_log(e, -0.5).plus(quadratic, -0.5)
-        return exponent.exp() * weights, resolved, quadratic
-
-    def integrate(self, s: Complex, weights: Complex, order: float | Tensor) -> Tensor:
-        """The sum of the real parts of the terms."""
-        return self.terms(s, weights, order)[0].re.sum(0)
-
-    def integrate_with_slopes(self, s: Complex, weights: Complex, order: float | Tensor) -> tuple[Tensor, ...]:
-        """The sum and its slopes in a, b, c, n, g, and in ν if that is a tensor."""
-        mass, resolved, quadratic = self.terms(s, weights, order)
-        inverse = s.reciprocal()
-        resolved = mass * resolved
+        mass = exponent.exp() * weights
+        if not with_slopes:
+            return (mass.re.sum(0),)
+        inverse, resolved = s.reciprocal(), mass * resolved
         turned = resolved - resolved * quadratic
         sums = (
             turned.times_real_part(s).sum(0),
@@ -100,9 +98,7 @@ class PlaneForm(NamedTuple):
             resolved.re.sum(0),
         )
         result = (mass.re.sum(0), *(-0.5 * x for x in sums))
-        if not isinstance(order, Tensor):
-            return result
-        return *result, mass.times_real_part(s - 1 - s.log()).sum(0)
+        return (*result, mass.times_real_part(s - 1 - s.log()).sum(0)) if isinstance(order, Tensor) else result
 
 
 def line_form(variance: Tensor, offset: Tensor, width: Tensor) -> tuple[PlaneForm, Tensor]:

@@ -11,40 +11,23 @@ over s alone, in any dimension: Σ w_q N(μ; μ_j, Σ_j + V/s_q).
 """
 
 import math
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from contmax.expectations._matrix_form import MatrixForm
+from contmax.expectations._plane_form import PlaneForm
 from contmax.numerics import DOUBLE, SINGLE, Complex, Hyperbola, SaddlePath, saddle_path
 
+Form = PlaneForm | MatrixForm
+
 _NEWTON_STEPS = 3
-# Nodes on the half line and −ln of what is left out of the law of s at either end, in float32 and in float64.
+# Nodes on the half line and −ln of the mass of the law that is left out at either end, in float32 and in float64.
 _HALF_LINE = {True: (32, 18.0), False: (80, 37.0)}
 # From here on Stirling's series is exact; below it ln Γ itself does not cancel.
 _STIRLING = 10.0
 _STIRLING_SERIES = (1 / 12, -1 / 360, 1 / 1260, -1 / 1680, 1 / 1188, -691 / 360360)
-
-
-@runtime_checkable
-class GaussianOfScale(Protocol):
-    """N(μ; μ_j, Σ_j + V/s) as a function of a real s > 0, for many pairs at once.
-
-    Below λ are the eigenvalues of V in coordinates in which Σ_j is the identity, and d the distance in them.
-    """
-
-    @property
-    def half_dim(self) -> float:
-        """N/2."""
-
-    def sizes(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Σ d², Σ d²λ, Σ d² / Σ (d²/λ), and ½ Σ 1/(1+λ)."""
-
-    def slopes(self, s: Tensor) -> tuple[Tensor, Tensor]:
-        """½ Σ (s/(s+λ) + d²λs/(s+λ)²) and ½ Σ ((s/(s+λ))² + 2d²λs²/(s+λ)³)."""
-
-    def third_slope(self, s: Tensor) -> Tensor:
-        """Σ ((s/(s+λ))³ + 3d²λs³/(s+λ)⁴)."""
 
 
 class HalfLine(NamedTuple):
@@ -79,11 +62,11 @@ class EitherLaw(NamedTuple):
 Law = SaddlePath | HalfLine | EitherLaw
 
 
-def place_scales(gaussian: GaussianOfScale, order: float | Tensor, single: bool, like: Tensor) -> Law:
-    """Where to look at the law of the scale for these pairs.
+def place_scales(gaussian: Form, order: float | Tensor, single: bool, like: Tensor) -> Law:
+    """The path or half line of the scale for these pairs.
 
     Args:
-        gaussian: what is averaged over the law.
+        gaussian: the Gaussian that is averaged over the law.
         order: ν, a number or a tensor that broadcasts to the pairs.
         single: whether an error of 1e-7, not of 1e-13, is small enough.
         like: a tensor of the shape, dtype and device of the pairs.
@@ -101,7 +84,7 @@ def place_scales(gaussian: GaussianOfScale, order: float | Tensor, single: bool,
 
 
 def count_nodes(law: Law, single: bool) -> int:
-    """The first dimension of what :func:`scale_nodes` returns."""
+    """The number of nodes of a law."""
     return (SINGLE if single else DOUBLE).nodes if isinstance(law, SaddlePath) else _HALF_LINE[single][0]
 
 
@@ -134,14 +117,14 @@ def _dense(single: bool) -> Hyperbola:
     return Hyperbola(_HALF_LINE[single][0], DOUBLE.end, DOUBLE.stretch)
 
 
-def _path(gaussian: GaussianOfScale, order: Tensor, rule: Hyperbola) -> SaddlePath:
+def _path(gaussian: Form, order: Tensor, rule: Hyperbola) -> SaddlePath:
     """α > 1: through the saddle point of the whole integrand."""
     rest = order - gaussian.half_dim
     saddle = _saddle(gaussian, order, rest)
     return saddle_path(saddle, rest + gaussian.slopes(saddle)[1], 2 * rest + gaussian.third_slope(saddle), rule)
 
 
-def _saddle(gaussian: GaussianOfScale, order: Tensor, rest: Tensor) -> Tensor:
+def _saddle(gaussian: Form, order: Tensor, rest: Tensor) -> Tensor:
     """The minimum of the integrand on the positive axis, to a few percent of its width, by Newton's method in ln s.
 
     It starts at the lower of two estimates. One is right for functions much wider than the density; the other, in which
@@ -163,7 +146,7 @@ def _saddle(gaussian: GaussianOfScale, order: Tensor, rest: Tensor) -> Tensor:
     return s
 
 
-def _half_line(gaussian: GaussianOfScale, size: Tensor, single: bool) -> HalfLine:
+def _half_line(gaussian: Form, size: Tensor, single: bool) -> HalfLine:
     """α < 1: all but a negligible part of the Gamma law, and of what it meets, in ln s."""
     count, left_out = _HALF_LINE[single]
     near, _, spread, _ = gaussian.sizes()
@@ -171,14 +154,14 @@ def _half_line(gaussian: GaussianOfScale, size: Tensor, single: bool) -> HalfLin
     root = (2 * t).sqrt()
     centre = torch.log1p(1 / size)
     # Far from the density the mass comes from the widest Gaussians: the mean of s falls like 1/distance², as far as
-    # the function is not itself wide. What is left out below is negligible beside the largest expectation anyway.
+    # the function is not itself wide. The mass below is negligible beside the largest expectation anyway.
     far = near * spread / (1 + spread).square()
     length = root.clamp(max=1) + t + torch.log1p(far / (2 * (size + 1))) + torch.log1p(t + root)
     return HalfLine(centre + torch.log1p(t + root), length.asinh() / (count - 1))
 
 
 def stirling_factor(order: float | Tensor) -> float | Tensor:
-    r"""What the law of the scale is normalised by: g(|ν|), or its inverse for ν < 0.
+    r"""The normaliser of the law of the scale: g(|ν|), or its inverse for ν < 0.
 
     .. math:: g(x) = \frac{\Gamma(x)\,e^x x^{1/2-x}}{\sqrt{2\pi}} = 1 + \frac1{12x} + \dots
 

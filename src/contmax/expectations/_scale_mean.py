@@ -1,4 +1,14 @@
-"""The mean of a Gaussian over the law of its scale, with derivatives to every order."""
+r"""The mean of a Gaussian over the law of its scale, with derivatives to every order.
+
+Near α = 1 the law is so narrow that only its moments count. With η = 1/ν they are polynomials in η, smooth through
+zero,
+
+.. math:: E[(s-1)^{m+1}] = -\eta\,\big(m\,E[(s-1)^{m-1}] + (m+1)\,E[(s-1)^m]\big)
+
+Against the Taylor series of N(s) about s = 1 they give the mean over s. The coefficients of the series are means of
+N(s) over a circle about s = 1 (Cauchy's formula), so the whole is again a sum over nodes: fixed ones, whose weights are
+polynomials in η. Nothing cancels, in the value or in any derivative, and at η = 0 it is N(1), the Gaussian.
+"""
 
 import math
 from collections.abc import Sequence
@@ -7,22 +17,23 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from contmax import kernels
 from contmax._autograd import apply
+from contmax._backend import Backend, backend_of
 from contmax._by_reference import may_be_differentiated
-from contmax._eager import is_one_node
-from contmax._vmapped import batch_first
+from contmax._device import device_type
+from contmax._eager import is_eager_cpu, is_exporting
+from contmax._operator import operator
 from contmax.expectations._matrix_form import MatrixForm
 from contmax.expectations._plane_form import PlaneForm
-from contmax.expectations._scale_law import Law, count_nodes, place_scales, scale_nodes, stirling_factor
-from contmax.expectations._scale_near_one import NEAR_ONE, mean_near_one
-from contmax.numerics import SINGLE, float64_of
-
-Form = PlaneForm | MatrixForm
+from contmax.expectations._scale_law import Form, Law, count_nodes, place_scales, scale_nodes, stirling_factor
+from contmax.numerics import SINGLE, Complex, float64_of
 
 # Bytes of one intermediate tensor, pairs times nodes. On a CPU it should stay in the cache and below the size from
 # which malloc asks the system for fresh pages; an accelerator wants few launches.
 _BLOCK_CPU, _BLOCK_ACCELERATOR = 2**17, 2**26
+# Up to this |η| the neglected moments, and the aliases of the coefficients, are below 1e-14 of the largest value.
+NEAR_ONE = 4e-3
+_MOMENTS, _NODES, _RADIUS = 16, 16, 0.3
 
 
 def mean_over_scales(form: Form, alpha: float | Tensor, dim: int, single: bool) -> Tensor:
@@ -64,36 +75,34 @@ def _mean_away_from_one(form: Form, order: float | Tensor, single: bool) -> Tens
     and the integrand alone is differentiated; its first derivatives are summed along with the value.
     """
     inputs = (*form, order) if isinstance(order, Tensor) else tuple(form)
-    fixed = None if isinstance(order, Tensor) else order
+    law = (isinstance(form, PlaneForm), None if isinstance(order, Tensor) else order, single)
     needs_slopes = torch.is_grad_enabled() and any(x.requires_grad for x in inputs)
     with torch.no_grad():
-        detached = tuple(x.detach() for x in inputs)
-        value, *slopes = _in_blocks(type(form), fixed, single, detached, needs_slopes)
-    mean = value
+        # One operator on a CPU, where the fusion of compilers does not pay. An exported program must not depend on it.
+        compute = scale_means if device_type(inputs[0]) == "cpu" and not is_exporting() else _in_blocks
+        mean, *slopes = compute([x.detach() for x in inputs], *law, needs_slopes)
     # Nothing to differentiate in a trace: there torch takes a function of any number of arguments for another one.
     if needs_slopes or not torch.compiler.is_compiling():
-        mean = apply(_Mean, type(form), fixed, single, value, len(slopes), *slopes, *inputs)
+        mean = apply(_Mean, *law, mean, len(slopes), *slopes, *inputs)
     size = order.abs() if isinstance(order, Tensor) else abs(order)
     result: Tensor = mean * ((size / (2 * math.pi)) ** 0.5 * stirling_factor(order))
     return result
 
 
 class _Mean(torch.autograd.Function):
-    """Gives a computed mean its derivatives: the computed slopes, or differentiable ones where those are needed."""
+    """Gives a computed mean its derivatives: the computed slopes, or differentiable ones for higher derivatives."""
 
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(
-        kind: type[Form], order: float | None, single: bool, value: Tensor, count: int, *rest: Tensor
-    ) -> Tensor:
+    def forward(plane: bool, order: float | None, single: bool, value: Tensor, count: int, *rest: Tensor) -> Tensor:
         return value.clone()
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        ctx.kind, ctx.order, ctx.single, _, ctx.count, *rest = inputs
-        ctx.save_for_backward(*rest)
-        ctx.save_for_forward(*rest)
+        ctx.law, ctx.count = inputs[:3], inputs[4]
+        ctx.save_for_backward(*inputs[5:])
+        ctx.save_for_forward(*inputs[5:])
 
     @staticmethod
     def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor | None, ...]:
@@ -101,14 +110,14 @@ class _Mean(torch.autograd.Function):
         slopes, inputs = saved[: ctx.count], saved[ctx.count :]
         # A compiled backward pass is not differentiated again: there the computed slopes are enough.
         if not slopes or (may_be_differentiated() and not torch.compiler.is_compiling()):
-            _, *slopes = _evaluate(ctx.kind, ctx.order, ctx.single, inputs)
+            _, *slopes = _integrate(inputs, True, *ctx.law)
         # A pair may have a matrix or a vector: trailing dimensions of the slope.
         grads = [cotangent.reshape(*cotangent.shape, *(1,) * (x.dim() - cotangent.dim())) * x for x in slopes]
         return *(None,) * (5 + ctx.count), *grads
 
     @staticmethod
     def tangent(ctx: Any, *tangents: Any) -> Tensor:
-        value, *slopes = _evaluate(ctx.kind, ctx.order, ctx.single, ctx.saved_tensors[ctx.count :])
+        value, *slopes = _integrate(ctx.saved_tensors[ctx.count :], True, *ctx.law)
         total = torch.zeros_like(value)
         for slope, move in zip(slopes, tangents[5 + ctx.count :], strict=True):
             if move is not None:
@@ -116,79 +125,104 @@ class _Mean(torch.autograd.Function):
         return total
 
 
-def _evaluate(kind: type[Form], order: float | None, single: bool, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """Value and slopes, made of differentiable operations on the inputs."""
-    form, nu = _unpack(kind, order, inputs)
-    with torch.no_grad():
-        s, weights = scale_nodes(_place(kind, order, single, inputs), single)
-    return form.integrate_with_slopes(s, weights, nu)
+def _means_like(
+    inputs: Sequence[Tensor], plane: bool, _order: float | None, _single: bool, with_slopes: bool
+) -> list[Tensor]:
+    pairs = _form_and_order(inputs, plane, _order)[0].pairs
+    return [x.new_empty(x.shape) for x in (pairs, *(inputs if with_slopes else ()))]
+
+
+@operator("scale_means", _means_like)
+def scale_means(
+    inputs: Sequence[Tensor], plane: bool, order: float | None, single: bool, with_slopes: bool
+) -> list[Tensor]:
+    """The mean of each pair, and its slopes in the inputs: the numbers of the form, then ν where `order` is None."""
+    takes_kernel = plane and single and order is not None and order > 0 and inputs[0].dtype == torch.float32
+    if takes_kernel and is_eager_cpu(*inputs) and backend_of(inputs[0]) is Backend.NUMBA:
+        from contmax.kernels.means import _cpu_means
+
+        assert order is not None
+        means = _cpu_means.plane_scale_means(inputs, order, SINGLE)
+        # Tensors of their own: results of an operator share no memory.
+        return [x.clone() for x in means[: 6 if with_slopes else 1]]
+    return _in_blocks(inputs, plane, order, single, with_slopes)
 
 
 def _in_blocks(
-    kind: type[Form], order: float | None, single: bool, inputs: tuple[Tensor, ...], with_slopes: bool
-) -> tuple[Tensor, ...]:
-    """Value, and slopes if asked for, of detached inputs."""
-    if kind is PlaneForm and order is not None and order > 0 and single:
-        compiled = kernels.plane_means_compiled(torch.stack(inputs), order, SINGLE)
-        if compiled is not None:
-            return compiled.unbind(0)
-    if is_one_node(inputs[0]):
-        return tuple(_means_op(inputs, kind is PlaneForm, order, single, with_slopes))
-    law = _place(kind, order, single, inputs)
-    # A trace has sizes that are not known yet, and is not cut into blocks.
-    if torch.compiler.is_compiling():
-        return _integrate(kind, order, single, inputs, law, with_slopes)
+    inputs: Sequence[Tensor], plane: bool, order: float | None, single: bool, with_slopes: bool
+) -> list[Tensor]:
+    """By torch, a block of pairs at a time."""
+    law = _place(inputs, plane, order, single)
     shape = law[0].shape
-    room = _BLOCK_CPU if law[0].device.type == "cpu" else _BLOCK_ACCELERATOR
-    blocks = -(-shape.numel() * count_nodes(law, single) * inputs[0].element_size() // room)
+    blocks = 1
+    # A trace has sizes that are not known yet, and is not divided into blocks.
+    if not torch.compiler.is_compiling():
+        room = _BLOCK_CPU if law[0].device.type == "cpu" else _BLOCK_ACCELERATOR
+        blocks = -(-shape.numel() * count_nodes(law, single) * inputs[0].element_size() // room)
     if blocks <= 1:
-        return _integrate(kind, order, single, inputs, law, with_slopes)
+        return _integrate(inputs, with_slopes, plane, order, single, law)
     size = -(-shape.numel() // blocks)
     flat = [x.reshape(-1, *x.shape[len(shape) :]) for x in inputs]
     flat_law = [x.reshape(-1) for x in law]
     parts = []
     for block in (slice(start, start + size) for start in range(0, shape.numel(), size)):
         part = type(law)(*(x[block] for x in flat_law))
-        parts.append(_integrate(kind, order, single, tuple(x[block] for x in flat), part, with_slopes))
+        parts.append(_integrate([x[block] for x in flat], with_slopes, plane, order, single, part))
     joined = (torch.cat(piece) for piece in zip(*parts, strict=True))
-    return tuple(x.reshape(*shape, *x.shape[1:]) for x in joined)
-
-
-@torch.library.custom_op("contmax::scale_means", mutates_args=())
-def _means_op(
-    inputs: Sequence[Tensor], plane: bool, order: float | None, single: bool, with_slopes: bool
-) -> list[Tensor]:
-    """`_in_blocks` as one opaque node."""
-    results = _in_blocks(PlaneForm if plane else MatrixForm, order, single, tuple(inputs), with_slopes)
-    return [x.contiguous() for x in results]
-
-
-@_means_op.register_fake
-def _(inputs: Sequence[Tensor], plane: bool, order: float | None, single: bool, with_slopes: bool) -> list[Tensor]:
-    pairs = (PlaneForm if plane else MatrixForm)(*inputs[: 5 if plane else 2]).pairs
-    return [x.new_empty(x.shape) for x in (pairs, *(inputs if with_slopes else ()))]
-
-
-@_means_op.register_vmap
-def _(info: Any, in_dims: Any, inputs: Sequence[Tensor], *options: Any) -> Any:
-    results = _means_op(batch_first(info, in_dims[0], inputs), *options)
-    return results, [0] * len(results)
+    return [x.reshape(*shape, *x.shape[1:]) for x in joined]
 
 
 def _integrate(
-    kind: type[Form], order: float | None, single: bool, inputs: tuple[Tensor, ...], law: Law, with_slopes: bool
-) -> tuple[Tensor, ...]:
-    form, nu = _unpack(kind, order, inputs)
-    s, weights = scale_nodes(law, single)
-    return form.integrate_with_slopes(s, weights, nu) if with_slopes else (form.integrate(s, weights, nu),)
+    inputs: Sequence[Tensor],
+    with_slopes: bool,
+    plane: bool,
+    order: float | None,
+    single: bool,
+    law: Law | None = None,
+) -> list[Tensor]:
+    """Value and slopes, made of differentiable operations on the inputs; the nodes are held fixed."""
+    with torch.no_grad():
+        s, weights = scale_nodes(_place(inputs, plane, order, single) if law is None else law, single)
+    form, nu = _form_and_order(inputs, plane, order)
+    return list(form.integrate(s, weights, nu, with_slopes))
 
 
-def _place(kind: type[Form], order: float | None, single: bool, inputs: tuple[Tensor, ...]) -> Law:
-    form, nu = _unpack(kind, order, tuple(x.detach() for x in inputs))
+def _place(inputs: Sequence[Tensor], plane: bool, order: float | None, single: bool) -> Law:
+    form, nu = _form_and_order([x.detach() for x in inputs], plane, order)
     return place_scales(form, nu, single, form.pairs)
 
 
-def _unpack(kind: type[Form], order: float | None, inputs: tuple[Tensor, ...]) -> tuple[Form, float | Tensor]:
-    if order is None:
-        return kind(*inputs[:-1]), inputs[-1]
-    return kind(*inputs), order
+def _form_and_order(inputs: Sequence[Tensor], plane: bool, order: float | None) -> tuple[Form, float | Tensor]:
+    """The form of its numbers, and ν, which follows them where it is no number."""
+    count = 5 if plane else 2
+    return (PlaneForm if plane else MatrixForm)(*inputs[:count]), inputs[count] if order is None else order
+
+
+def mean_near_one(form: Form, eta: float | Tensor) -> Tensor:
+    """The mean of N(μ; μ_j, Σ_j + V/s) over s, without the factor of the form.
+
+    Args:
+        form: the Gaussian as a function of s, in float64.
+        eta: η = 1/ν, |η| ≤ NEAR_ONE, a number or a tensor that broadcasts to the pairs.
+
+    Returns:
+        One value for each pair, differentiable in the numbers of the form and in η.
+    """
+    like = form.pairs
+    angle = (torch.arange(_NODES, dtype=like.dtype, device=like.device) + 0.5) * (math.pi / _NODES)
+    angle = angle.view(_NODES, *(1,) * like.dim())
+    nodes = Complex(1 + _RADIUS * angle.cos(), _RADIUS * angle.sin())
+    real, imaginary = torch.zeros_like(angle), torch.zeros_like(angle)
+    for m, moment in enumerate(_moments(eta)):
+        # The lower half of the circle is in the weights.
+        share = moment * (_RADIUS**-m / _NODES)
+        real, imaginary = real + share * (m * angle).cos(), imaginary - share * (m * angle).sin()
+    return form.integrate(nodes, Complex(real, imaginary), 0.0)[0]
+
+
+def _moments(eta: float | Tensor) -> list[float | Tensor]:
+    """E[(s − 1)ᵐ] for m = 0, 1, …"""
+    moments: list[float | Tensor] = [1.0, -eta]
+    for m in range(1, _MOMENTS):
+        moments.append(-eta * (m * moments[m - 1] + (m + 1) * moments[m]))
+    return moments

@@ -15,49 +15,58 @@ any other N or α, tensor α             float64 inside; 12 to 32 nodes for floa
 
 import math
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.distributions import MultivariateNormal
 
+from contmax._backend import Backend, backend_of
 from contmax.basis import MultivariateGaussianBasis
 from contmax.densities import MultivariateBetaGaussian
 from contmax.expectations._chunks import Fewest, in_chunks
+from contmax.expectations._derivatives import RULES, Rule, expectation_by
 from contmax.expectations._expectation import register_expectation, working_dtype
 from contmax.expectations._matrix_form import MatrixForm
-from contmax.expectations._plane_compiled import compiled_plane_expectation
 from contmax.expectations._plane_form import plane_form
-from contmax.expectations._scale_mean import Form, mean_over_scales, scale_order
+from contmax.expectations._scale_law import Form
+from contmax.expectations._scale_mean import mean_over_scales, scale_order
+from contmax.kernels import means
 
 # In float32 the phases of the path lose too many roundings below this ν, α > 2, and its exponent above that one.
 _SINGLE_ORDERS = 3.0, 32.0
 # A pair takes up to 0.4 kB while gradients are computed, with an α of its own 4 kB.
-_FEWEST_PAIRS = Fewest(on_cpu=2**16, elsewhere=2**18, kept=2**8)
-_FEWEST_PAIRS_OF_INDEX = Fewest(on_cpu=2**12, elsewhere=2**15, kept=2**12)
+_FEWEST_PAIRS = Fewest(on_cpu=2**16, elsewhere=2**18, saved=2**8)
+_FEWEST_PAIRS_OF_INDEX = Fewest(on_cpu=2**12, elsewhere=2**15, saved=2**12)
 
 
 @register_expectation(MultivariateNormal, MultivariateGaussianBasis)
 def normal(density: MultivariateNormal, basis: MultivariateGaussianBasis) -> Tensor:
     """r_j = N(μ; μ_j, Σ + Σ_j)."""
-    return gaussian(density.loc, density.scale_tril, basis)
+    return expectation_in_space(density.loc, density.scale_tril, 1.0, basis)
 
 
 @register_expectation(MultivariateBetaGaussian, MultivariateGaussianBasis)
 def beta_gaussian(density: MultivariateBetaGaussian, basis: MultivariateGaussianBasis) -> Tensor:
     """Closed form at α = 1 a number, else the mean over scales."""
-    loc, tril, alpha = density.loc, density.scale_tril, density.alpha
-    if not isinstance(alpha, Tensor) and alpha == 1:
-        return gaussian(loc, tril, basis)
-    k = None if isinstance(alpha, Tensor) or basis.event_dim != 2 else plane_order(alpha)
-    compiled = None if k is None else _on_the_plane(loc, tril, basis, k)
-    if compiled is not None:
-        return compiled
-    reference = partial(_mean_over_scales, diagonal=basis.is_diagonal)
-    if not isinstance(alpha, Tensor):
-        return _in_chunks(partial(reference, alpha=alpha), (loc, tril), basis, _FEWEST_PAIRS)
-    index = alpha.expand(torch.broadcast_shapes(loc.shape[:-1], tril.shape[:-2]))
-    return _in_chunks(partial(_mean_of_index, reference), (loc, tril, index), basis, _FEWEST_PAIRS_OF_INDEX)
+    return expectation_in_space(density.loc, density.scale_tril, density.alpha, basis)
+
+
+def expectation_in_space(loc: Tensor, tril: Tensor, alpha: float | Tensor, basis: MultivariateGaussianBasis) -> Tensor:
+    """r of β-Gaussians with location μ and Σ = LLᵀ: by Triton's kernels on the plane, else by torch."""
+    dim = basis.event_dim
+    index, number = (alpha, 0.0) if isinstance(alpha, Tensor) else (None, alpha)
+    k = plane_order(number) if index is None and dim == 2 else None
+    if k is not None:
+        dtype = working_dtype(loc, tril, basis.loc)
+        mu, factor, centre, basis_tril = (x.to(dtype) for x in (loc, tril, basis.loc, basis.scale_tril))
+        if backend_of(mu, factor, centre, basis_tril) is Backend.TRITON:
+            r = expectation_by(means.PLANE, k, mu, factor, None, centre, basis_tril)
+            return r.to(torch.promote_types(loc.dtype, basis.loc.dtype))
+    batch = torch.broadcast_shapes(loc.shape[:-1], tril.shape[:-2])
+    densities = (loc.expand(*batch, dim), tril.expand(*batch, dim, dim), None if index is None else index.expand(batch))
+    reference = partial(_reference, number=number, diagonal=basis.is_diagonal)
+    fewest = _FEWEST_PAIRS if index is None else _FEWEST_PAIRS_OF_INDEX
+    return in_chunks(reference, densities, (basis.loc, basis.scale_tril), len(batch), fewest)
 
 
 def plane_order(alpha: float) -> float | None:
@@ -67,33 +76,28 @@ def plane_order(alpha: float) -> float | None:
     return 1 / (alpha - 1) if _fits_float32(alpha, 2) else None
 
 
-def _mean_over_scales(
-    loc: Tensor, tril: Tensor, centre: Tensor, basis_tril: Tensor, alpha: float | Tensor, diagonal: bool
+def _reference(
+    loc: Tensor, tril: Tensor, index: Tensor | None, centre: Tensor, basis_tril: Tensor, number: float, diagonal: bool
 ) -> Tensor:
+    """r by torch, differentiable to every order; α is a tensor, or where that is None the number."""
+    alpha, dim = number if index is None else index, centre.shape[-1]
+    result_dtype = torch.promote_types(loc.dtype, centre.dtype)
+    if index is None and number == 1:
+        return _closed_form(loc, tril, centre, basis_tril, diagonal).to(result_dtype)
     single = working_dtype(loc, tril, centre) == torch.float32
-    dim = centre.shape[-1]
     dtype = working_dtype(loc, tril) if _fits_float32(alpha, dim) else torch.float64
     wide_loc, wide_tril = loc.to(dtype), tril.to(dtype)
     wide = MultivariateBetaGaussian(wide_loc, scale_tril=wide_tril, alpha=alpha, validate_args=False)
     factor = wide_tril * wide.variance_factor.sqrt()[..., None, None]
     form, size = _form(wide_loc, factor, centre, basis_tril, diagonal)
-    result = mean_over_scales(form, alpha, dim, single) * size
-    return result.to(torch.promote_types(loc.dtype, centre.dtype))
+    return (mean_over_scales(form, alpha, dim, single) * size).to(result_dtype)
 
 
-def _mean_of_index(reference: Any, loc: Tensor, tril: Tensor, alpha: Tensor, *basis: Tensor) -> Tensor:
-    result: Tensor = reference(loc, tril, *basis, alpha=alpha)
-    return result
-
-
-def _in_chunks(
-    reference: Any, densities: tuple[Tensor, ...], basis: MultivariateGaussianBasis, fewest: Fewest
+def _reference_of_order(
+    loc: Tensor, tril: Tensor, index: None, centre: Tensor, basis_tril: Tensor, number: float
 ) -> Tensor:
-    """`reference` of μ, L and what else is of the densities, (*batch), with μ_j and L_j."""
-    loc, tril, *others = densities
-    batch, dim = torch.broadcast_shapes(loc.shape[:-1], tril.shape[:-2]), basis.event_dim
-    whole = (loc.expand(*batch, dim), tril.expand(*batch, dim, dim), *others)
-    return in_chunks(reference, whole, (basis.loc, basis.scale_tril), len(batch), fewest)
+    """r on the plane with k = `number`."""
+    return _reference(loc, tril, index, centre, basis_tril, 1 + 1 / number, diagonal=False)
 
 
 def _fits_float32(alpha: float | Tensor, dim: int) -> bool:
@@ -121,35 +125,16 @@ def _form(loc: Tensor, tril: Tensor, centre: Tensor, basis_tril: Tensor, diagona
     return form, torch.exp(-_log_volume(basis_tril))
 
 
-def gaussian(loc: Tensor, tril: Tensor, basis: MultivariateGaussianBasis) -> Tensor:
-    """N(μ; μ_j, LLᵀ + Σ_j): on the plane without any factorisation, elsewhere with one Cholesky factor in float64."""
-    if basis.event_dim == 2:
-        compiled = _on_the_plane(loc, tril, basis, math.inf)
-        if compiled is not None:
-            return compiled
-    return _in_chunks(partial(_closed_form, diagonal=basis.is_diagonal), (loc, tril), basis, _FEWEST_PAIRS)
-
-
 def _closed_form(loc: Tensor, tril: Tensor, centre: Tensor, basis_tril: Tensor, diagonal: bool) -> Tensor:
-    dtype = torch.promote_types(loc.dtype, centre.dtype)
+    """N(μ; μ_j, LLᵀ + Σ_j): on the plane without any factorisation, elsewhere with one Cholesky factor in float64."""
     if centre.shape[-1] == 2:
         parts = _pairs(loc, tril, centre, basis_tril, working_dtype(loc, centre))
         plane, size = plane_form(*parts, diagonal)
-        return (size * torch.exp(-0.5 * (plane.near + plane.far))).to(dtype)
+        return size * torch.exp(-0.5 * (plane.near + plane.far))
     tril, offset, basis_tril = _pairs(loc, tril, centre, basis_tril, torch.float64)
     total, _ = torch.linalg.cholesky_ex(tril @ tril.mT + basis_tril @ basis_tril.mT)
     white = torch.linalg.solve_triangular(total, offset.unsqueeze(-1), upper=False).squeeze(-1)
-    return torch.exp(-0.5 * white.square().sum(-1) - _log_volume(total)).to(dtype)
-
-
-def _on_the_plane(loc: Tensor, tril: Tensor, basis: MultivariateGaussianBasis, k: float) -> Tensor | None:
-    """r by a compiled kernel in the dtype that the arguments promote to, or None where none fits."""
-    centre, basis_tril = basis.loc, basis.scale_tril
-    if loc.dtype == tril.dtype == centre.dtype == basis_tril.dtype == torch.float32:
-        return compiled_plane_expectation(loc, tril, centre, basis_tril, k)
-    dtype = working_dtype(loc, tril, centre)
-    compiled = compiled_plane_expectation(loc.to(dtype), tril.to(dtype), centre.to(dtype), basis_tril.to(dtype), k)
-    return None if compiled is None else compiled.to(torch.promote_types(loc.dtype, centre.dtype))
+    return torch.exp(-0.5 * white.square().sum(-1) - _log_volume(total))
 
 
 def _pairs(
@@ -164,3 +149,6 @@ def _log_volume(tril: Tensor) -> Tensor:
     """½ ln|2πLLᵀ|."""
     diagonal = tril.diagonal(dim1=-2, dim2=-1)
     return diagonal.log().sum(-1) + diagonal.shape[-1] / 2 * math.log(2 * math.pi)
+
+
+RULES[means.PLANE] = Rule(_reference_of_order)

@@ -1,4 +1,4 @@
-r"""Any density in up to three dimensions against any basis, by fixed nodes where the density is.
+r"""Densities in several dimensions without a rule of their own, by fixed nodes where density and function are.
 
 =================================  ==================================================================================
 β-Gaussians, MultivariateNormal    radii times directions, 40 × 64 on the plane, 40 × 24 × 48 in space: 1e-9 for
@@ -7,6 +7,8 @@ any other, N ≤ 3                   a product rule of 96 nodes on each axis of 
                                    the support or eight standard deviations about the mean: 1e-6 for densities that
                                    are smooth on either side of their mean; a few percent where a support of
                                    another form ends inside
+any other, Gaussian functions      32 Gauss nodes per axis (float64: 48) where function and density meet: 1e-6 for
+                                   smooth densities; independent coordinates by products, Gaussians exactly
 =================================  ==================================================================================
 
 In the coordinate ξ with 1 − r²/R² = exp(−(α−1)ξ²/2α) the law of the radius r of a β-Gaussian is exp(−ξ²/2) times a
@@ -17,18 +19,29 @@ import math
 
 import torch
 from torch import Tensor
-from torch.distributions import Distribution, MultivariateNormal, constraints
+from torch.distributions import (
+    Distribution,
+    Independent,
+    LowRankMultivariateNormal,
+    MultivariateNormal,
+    Normal,
+    constraints,
+)
 
-from contmax.basis import Basis
+from contmax.basis import Basis, GaussianBasis, MultivariateGaussianBasis
 from contmax.deformed import expm1_over
 from contmax.densities import MultivariateBetaGaussian
 from contmax.densities._unchecked import unchecked
-from contmax.expectations._expectation import register_expectation, working_dtype
+from contmax.expectations._expectation import expectation, register_expectation, working_dtype
+from contmax.expectations._line_any import any_basis
+from contmax.expectations._space_gaussian import expectation_in_space
 from contmax.numerics import float64_of, gauss_legendre, unit_gauss_legendre
 
 _RADII, _REACH = 40, 8.5
 _DIRECTIONS = {2: 64, 3: 48}
 _PER_AXIS, _DEVIATIONS = {2: 96, 3: 40}, 8.0
+# Nodes on an axis against a Gaussian function.
+_NODES = {torch.float32: 32, torch.float64: 48}
 
 
 @register_expectation(MultivariateNormal, Basis)
@@ -102,7 +115,7 @@ def by_box(density: Distribution, basis: Basis) -> Tensor:
 
 
 def within_support(density: Distribution, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
-    """A box, (*batch, …, N), cut where a support that is a box ends; that end moves with the parameters."""
+    """The part of a box, (*batch, …, N), inside a support that is a box; the end of a support moves with parameters."""
     support = density.support
     while isinstance(support, type(constraints.real_vector)):
         support = support.base_constraint
@@ -122,3 +135,75 @@ def _known_dim(basis: Basis, name: str) -> int:
             "in up to three every pair has one. Register a rule with contmax.expectations.register_expectation."
         )
     return basis.event_dim
+
+
+@register_expectation(Distribution, Basis)
+def any_pair(density: Distribution, basis: Basis) -> Tensor:
+    """On the line between landmarks, on the plane and in space over the box that holds the density."""
+    return any_basis(density, basis) if basis.event_dim == 1 else by_box(density, basis)
+
+
+@register_expectation(LowRankMultivariateNormal, MultivariateGaussianBasis)
+def low_rank_normal(density: LowRankMultivariateNormal, basis: MultivariateGaussianBasis) -> Tensor:
+    """r_j = N(μ; μ_j, Σ + Σ_j)."""
+    return expectation_in_space(density.loc, density.scale_tril, 1.0, basis)
+
+
+@register_expectation(Independent, MultivariateGaussianBasis)
+def independent(density: Independent, basis: MultivariateGaussianBasis) -> Tensor:
+    """A Gaussian if the coordinates are, else Π_n E[ψ_jn(t_n)] where the functions are products too."""
+    base = density.base_dist
+    if isinstance(base, Normal):
+        return expectation_in_space(base.loc, torch.diag_embed(base.scale), 1.0, basis)
+    if not basis.is_diagonal or density.reinterpreted_batch_ndims != 1 or base.event_shape:
+        return by_nodes(density, basis)
+    widths = basis.scale_tril.diagonal(dim1=-2, dim2=-1)
+    line = GaussianBasis.of_known(basis.loc.T.reshape(-1), widths.T.reshape(-1))
+    # Every coordinate meets the factors of all axes; the diagonal holds those of its own.
+    factors = expectation(base, line)
+    own = factors.reshape(*factors.shape[:-1], basis.event_dim, -1).diagonal(dim1=-3, dim2=-2)
+    return own.prod(-1)
+
+
+@register_expectation(Distribution, MultivariateGaussianBasis)
+def by_nodes(density: Distribution, basis: MultivariateGaussianBasis) -> Tensor:
+    """A product rule over the box in which a function and the density are not negligible.
+
+    A density of numbers, without an axis for their one coordinate, has the rules of a basis on the line.
+
+    Raises:
+        NotImplementedError: in more than three dimensions.
+    """
+    if not density.event_shape:
+        return expectation(density, GaussianBasis.of_known(basis.loc[:, 0], basis.scale_tril[:, 0, 0]))
+    dim = 1 if basis.event_dim == 1 else _known_dim(basis, type(density).__name__)
+    dtype = working_dtype(density.mean, basis.loc)
+    middle, half = _windows(density, basis, dtype)
+    nodes, weights = (x.to(dtype) for x in gauss_legendre(_NODES[dtype], basis.loc.device))
+    grid = torch.cartesian_prod(*[nodes] * dim)
+    weight = torch.cartesian_prod(*[weights] * dim).prod(-1)
+    t = middle.unsqueeze(-2) + half.unsqueeze(-2) * grid
+    white = torch.linalg.solve_triangular(
+        basis.scale_tril.to(dtype), (t - basis.loc.to(dtype).unsqueeze(-2)).mT, upper=False
+    )
+    volume = ((2 * torch.pi) ** 0.5 * basis.scale_tril.diagonal(dim1=-2, dim2=-1)).prod(-1)
+    functions = torch.exp(-0.5 * white.square().sum(-2))
+    # The points in front of the batch, as a density expects them.
+    p = unchecked(density).log_prob(t.movedim((-3, -2), (0, 1))).exp().movedim((0, 1), (-2, -1))
+    result: Tensor = (p * functions * weight).sum(-1) * half.prod(-1) / volume
+    return result
+
+
+def _windows(density: Distribution, basis: MultivariateGaussianBasis, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Middle and half-length of the box of each pair, (*batch, K, N).
+
+    An end that cuts off nothing does not move with the parameters; the end of a support does.
+    """
+    reach = 5.5 if dtype == torch.float32 else 7.0
+    with torch.no_grad():
+        mean, spread = (x.to(dtype).unsqueeze(-2) for x in (density.mean, 1.6 * reach * density.variance.sqrt()))
+        width = reach * basis.covariance_matrix.diagonal(dim1=-2, dim2=-1).sqrt().to(dtype)
+        centre = basis.loc.to(dtype)
+        low, high = torch.maximum(mean - spread, centre - width), torch.minimum(mean + spread, centre + width)
+    low, high = within_support(density, low, high)
+    return (low + high) / 2, (high - low) / 2

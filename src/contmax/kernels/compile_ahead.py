@@ -8,11 +8,10 @@ from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 
 import torch
-from torch import Tensor
 
-from contmax.kernels import numba as cpu
 from contmax.kernels import rows
 from contmax.kernels.attention import _cpu_listed as listed
+from contmax.kernels.means import _cpu_means
 
 # Nodes, end, stretch, lean and curvature of some path of scales.
 _PATH = (4.0, 1.0, 1.0, 0.5, 0.5)
@@ -27,27 +26,23 @@ def _rows_backward(dtype: torch.dtype) -> None:
     rows.on_cpu().entmax_rows_backward(p, p, 1.5, needs_alpha=True)
 
 
-def _window(dtype: torch.dtype) -> tuple[Tensor, Tensor, float, float, Tensor, Tensor, tuple[Tensor, Tensor]]:
-    one, two = torch.ones(2, 1, dtype=dtype), torch.ones(2, dtype=dtype)
-    return one, one, 1.0, 1.0, two, two, (two, two)
-
-
-def _window_values(dtype: torch.dtype) -> None:
-    cpu.window_values(*_window(dtype))
+def _window_values(dtype: torch.dtype, with_slopes: bool = False) -> None:
+    two = torch.ones(2, dtype=dtype)
+    _cpu_means.window_values(two, two, two, two, 1.0, 1.0, (two, two), with_slopes)
 
 
 def _window_slopes(dtype: torch.dtype) -> None:
-    cpu.window_values_and_slopes(*_window(dtype))
+    _window_values(dtype, with_slopes=True)
 
 
 def _plane(dtype: torch.dtype) -> None:
     if dtype == torch.float32:
-        cpu.plane_means_cpu(torch.ones(5, 2), 2.0, _PATH)
+        _cpu_means.plane_scale_means(list(torch.ones(5, 2)), 2.0, _PATH)
 
 
 def _line_scales(dtype: torch.dtype) -> None:
     two = torch.ones(2, dtype=dtype)
-    cpu.line_scale_means(two, two, 1.5, two, two, _PATH)
+    _cpu_means.line_scale_means(two, two, 1.5, two, two, _PATH)
 
 
 def _lists(dtype: torch.dtype) -> None:

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from contmax import kernels
 from contmax._autograd import apply
 from contmax._by_reference import gradients_by_reference, refused_by_kernels
+from contmax.kernels import means
 from contmax.maps import softmax
 from contmax.nn._place import Cells, observed_cells
 
@@ -61,7 +61,7 @@ def default_gate_moments(
         least: added to the squared half-width.
     """
     may = None if mask is None else mask.expand(logits.shape[0], logits.shape[-1])
-    if not kernels.gates_are_compiled(logits):
+    if not means.gates_are_compiled(logits):
         return _reference(logits, may, noise, drop, shift, least)
     may = None if may is None else may.contiguous()
     result: tuple[Tensor, Tensor, Tensor] = apply(GateMoments, logits, may, noise, drop, shift, least)
@@ -95,7 +95,9 @@ class GateMoments(torch.autograd.Function):
         shift: float,
         least: float,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        weights, mean, variance = kernels.gate_moments_compiled(logits.contiguous(), may, noise, drop, shift, least)
+        from contmax.kernels.means import _gpu_gates
+
+        weights, mean, variance = _gpu_gates.gate_moments(logits.contiguous(), may, noise, drop, shift, least)
         ctx.shift, ctx.least = shift, least
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(logits, may, noise, drop, weights, mean)
@@ -117,7 +119,9 @@ class GateMoments(torch.autograd.Function):
 
             (gradient,) = gradients_by_reference(reference, (logits,), (True,), (given, by_mean, by_variance))
         else:
-            gradient = kernels.gate_moments_pulled_back(
+            from contmax.kernels.means import _gpu_gates
+
+            gradient = _gpu_gates.gate_moments_backward(
                 logits.contiguous(), may, weights, mean, (by_weights, by_mean, by_variance), ctx.shift
             )
         return gradient, None, None, None, None, None

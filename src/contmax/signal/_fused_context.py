@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from contmax import kernels
 from contmax._autograd import bare_apply
+from contmax._backend import Backend, backend_of
 from contmax._by_reference import gradients_by_reference, may_be_differentiated
 from contmax._device import device_type
 from contmax._eager import all_eager, is_eager
@@ -22,9 +22,9 @@ from contmax._precision import without_autocast
 from contmax._torch_private import forward_mode_is_on
 from contmax.basis import Basis
 from contmax.densities import BetaGaussian, MultivariateBetaGaussian
+from contmax.expectations._derivatives import expectation_by
 from contmax.expectations._fixed_order import LINE_DENSITIES, PLANE_DENSITIES, fixed_order
-from contmax.expectations._line_compiled import compiled_line_expectation
-from contmax.expectations._plane_compiled import compiled_plane_expectation
+from contmax.kernels import means
 from contmax.signal._masked_mean import masked_product
 from contmax.signal._ridge import through_values
 from contmax.signal._ridge_cache import Even, cached_weights
@@ -132,7 +132,9 @@ def _are_float32_on_gpu(values: Any, loc: Any, scale: Any) -> bool:
     if values.dtype is not _F32 or loc.dtype is not _F32 or scale.dtype is not _F32 or values.dim() != 3:
         return False
     device = values.device
-    return loc.device == device and scale.device == device and values.numel() > 0 and kernels.triton_takes(values)
+    return (
+        loc.device == device and scale.device == device and values.numel() > 0 and backend_of(values) is Backend.TRITON
+    )
 
 
 def _covers(grid: Any, length: int) -> bool:
@@ -151,14 +153,16 @@ class _FusedContext(torch.autograd.Function):
         weights, centre, width, k, is_factor, needs_slopes = given
         # Where torch has put off a negation this is a copy, which may have other strides.
         read = values.resolve_neg() if values.is_neg() else values
-        plain = kernels.triton_kernels().plain_contexts(
+        from contmax.kernels.means._gpu_contexts import contexts_of
+
+        plain = contexts_of(
             read.shape, read.stride(), centre.shape[0], 1 if loc.dim() == 1 else 2, k, not is_factor, read.device
         )
         context, shares, slopes = plain.contexts(read, loc, scale, weights, centre, width, needs_slopes=needs_slopes)
         ctx.given = plain, k, is_factor
         saved = values if needs_slopes else None, shares if ctx.needs_input_grad[0] else None, slopes
         ctx.save_for_backward(*saved, loc, scale, weights, centre, width)
-        return context  # type: ignore[no-any-return]
+        return context
 
     @staticmethod
     def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor | None, ...]:
@@ -186,11 +190,10 @@ def _reference(
 ) -> Tensor:
     """The context by the steps of the general path."""
     if loc.dim() == 1:
-        r = compiled_line_expectation(loc, scale, centre, width, k, raised=True)
+        r = expectation_by(means.LINE, k, loc, scale, None, centre, width)
     else:
         tril = scale if is_factor else MultivariateBetaGaussian(loc, scale, validate_args=False).scale_tril
-        r = compiled_plane_expectation(loc, tril, centre, width, k)
-    assert r is not None
+        r = expectation_by(means.PLANE, k, loc, tril, None, centre, width)
     with without_autocast(r):
         return masked_product((r @ weights.mT).unsqueeze(1), values, None).squeeze(1)
 

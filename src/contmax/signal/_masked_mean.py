@@ -5,9 +5,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from contmax import kernels
 from contmax._autograd import apply
 from contmax._by_reference import refused_by_kernels
+from contmax.kernels import means
 
 
 def masked_product(weights: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
@@ -24,7 +24,7 @@ def masked_product(weights: Tensor, values: Tensor, mask: Tensor | None) -> Tens
             return torch.bmm(weights, values)  # what `@` comes to, by way of views that gradients would have to pass
         return weights @ values
     one_each = weights.dim() == values.dim() == 3 and weights.shape[:2] == (values.shape[0], 1)
-    if one_each and kernels.masked_means_are_compiled(weights, values):
+    if one_each and means.masked_means_are_compiled(weights, values):
         may = mask.expand(values.shape[:2]).contiguous()
         mean: Tensor = apply(MaskedMean, weights.squeeze(1), values, may)
         return mean.unsqueeze(1)
@@ -40,7 +40,9 @@ class MaskedMean(torch.autograd.Function):
     def forward(ctx: Any, weights: Tensor, values: Tensor, mask: Tensor) -> Tensor:
         ctx.save_for_backward(weights, values, mask)
         ctx.save_for_forward(weights, values, mask)
-        return kernels.masked_mean_compiled(weights.contiguous(), values.contiguous(), mask)
+        from contmax.kernels.means import _gpu_masked_mean
+
+        return _gpu_masked_mean.masked_mean(weights.contiguous(), values.contiguous(), mask)
 
     @staticmethod
     def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor | None, ...]:
@@ -53,7 +55,9 @@ class MaskedMean(torch.autograd.Function):
             outer = weights.unsqueeze(-1) * cotangent.unsqueeze(-2)
             by_values: Tensor | None = torch.where(mask.unsqueeze(-1), outer, 0).to(values.dtype)
         else:
-            by_weights, by_values = kernels.masked_mean_pulled_back(
+            from contmax.kernels.means import _gpu_masked_mean
+
+            by_weights, by_values = _gpu_masked_mean.masked_mean_backward(
                 weights.contiguous(), values.contiguous(), mask, cotangent.contiguous(), needs[1]
             )
         return by_weights if needs[0] else None, by_values if needs[1] else None, None

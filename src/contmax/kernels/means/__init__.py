@@ -1,1 +1,10 @@
-"""Means of basis functions under densities on the line and the plane, and weighted means of values."""
+"""E_p[ψ] of β-Gaussians against Gaussian functions, contexts of values, gates and masked means (README.md)."""
+
+from contmax.kernels.means._operators import ANY_ALPHA as ANY_ALPHA
+from contmax.kernels.means._operators import INTERVAL as INTERVAL
+from contmax.kernels.means._operators import LINE as LINE
+from contmax.kernels.means._operators import PLANE as PLANE
+from contmax.kernels.means._operators import gates_are_compiled as gates_are_compiled
+from contmax.kernels.means._operators import gaussian_mean_gradients as gaussian_mean_gradients
+from contmax.kernels.means._operators import gaussian_means as gaussian_means
+from contmax.kernels.means._operators import masked_means_are_compiled as masked_means_are_compiled

@@ -1,10 +1,10 @@
 """E_p[ψ] of β-Gaussians of any α ≥ 1 against Gaussian bases on the line, by the mean over the law of the scale.
 
-The same arithmetic as the torch reference in `contmax.expectations` (`_scale_law`, `_scale_near_one`, and `_plane_form`
-with c = g = 0), which says what the numbers mean and why the path is placed as it is. All of it is in float64: near
-α = 1 the phase is ν times a small number. What depends on the density alone is computed once for its row; functions
-that underflow on its support are left out; the others run side by side in blocks whose rows lie in one array, at a
-known distance from each other, so that LLVM sees that they do not overlap.
+The arithmetic is that of the torch reference in `contmax.expectations` (`_scale_law`, `_scale_mean`, and `_plane_form`
+with c = g = 0), which explains the numbers and the path. All of it is in float64: near α = 1 the phase is ν times a
+small number. Numbers of the density alone are computed once for its row. Functions that underflow on its support are
+skipped; the others run side by side in blocks. The rows of a block lie in one array at a known distance from each
+other, so that LLVM sees that they do not overlap.
 """
 
 import math
@@ -15,8 +15,7 @@ from numba import njit
 from contmax.kernels.cpu import _elementary as fast
 from contmax.kernels.cpu._compiled import kernel
 from contmax.kernels.cpu._lanes import wide_vectors
-from contmax.kernels.means._cpu_angles import angle, sin_cos
-from contmax.kernels.means._cpu_beta_scale import LARGEST_VARIANCE, scale_of_row, stirling
+from contmax.kernels.means._cpu_scale_law import LARGEST_VARIANCE, angle, scale_of_row, sin_cos, stirling
 
 _BLOCK = 32
 # The rows of a block: a, b, n of the form; the path; the sums over the nodes.
@@ -24,13 +23,13 @@ _A, _B, _N, _VERTEX, _SIZE, _BEND = (row * _BLOCK for row in range(6))
 _VALUE, _BY_A, _BY_B, _BY_N, _BY_LAW = (row * _BLOCK for row in range(6, 11))
 _ROWS = 11
 _NEWTON_STEPS = 3
-# Distances in standard deviations beyond which every density and function has nothing in common.
+# Distances are clamped to this number of standard deviations, where every r is zero.
 _FARTHEST = 1e12
 # A function counts as at least 1e-12 times as wide as the density: at its edge narrower ones would lose all digits.
 _LEAST = 1e-24
 _LOWEST = -700.0
 _TWO_PI = 2 * math.pi
-# As in `_scale_near_one`.
+# As in `contmax.expectations._scale_mean`.
 NEAR_ONE, _MOMENTS, _CIRCLE, _RADIUS = 4e-3, 16, 16, 0.3
 
 
@@ -204,7 +203,7 @@ def line_scale_rows(r, by, loc, scale, alpha, centre, width, rule, start, stop):
         stop: one past the last.
     """
     w, circle, live = np.empty(_ROWS * _BLOCK), np.empty((_CIRCLE, 4)), np.empty(centre.shape[0] + 1, np.int64)
-    # So that a sum over many functions is a number still: infinities of both signs would make it NaN.
+    # Bounds slopes, so that sums over many functions stay finite: infinities of both signs would make them NaN.
     largest = 1e33 if centre.itemsize == 4 else 1e303
     for row in range(start, stop):
         mu, sigma = np.float64(loc[row]), np.float64(scale[row])

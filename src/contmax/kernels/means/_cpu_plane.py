@@ -1,8 +1,8 @@
 """The mean of a Gaussian on the plane over the law of its scale, pair by pair, in float32.
 
-The same arithmetic as the torch reference in `contmax.expectations` (`_scale_law`, `_plane_form`), which says what
-the numbers mean and why the path is placed as it is. Here pairs run in blocks that stay in the first cache, and all
-rows of a block lie in one array: at a known distance from each other, so that LLVM sees that they do not overlap.
+The arithmetic is that of the torch reference in `contmax.expectations` (`_scale_law`, `_plane_form`), which explains
+the numbers and the path. Pairs run in blocks that stay in the first cache. The rows of a block lie in one array at a
+known distance from each other, so that LLVM sees that they do not overlap.
 """
 
 import numpy as np

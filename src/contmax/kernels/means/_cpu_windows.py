@@ -1,7 +1,7 @@
 """E_p[ψ] of β-Gaussians against Gaussian bases on the line: windows, nodes and sums, one density after another.
 
-The same rule as the torch reference, which see. Here a window is placed once for a pair, and its nodes are walked with
-all pairs of a density side by side; pairs whose integrand underflows everywhere are left out.
+The rule is that of `contmax.expectations._line_window`. A window is placed once for a pair, and the pairs of a density
+take each node side by side. Pairs whose integrand underflows everywhere are skipped.
 """
 
 from typing import Any
@@ -17,13 +17,13 @@ from contmax.kernels.cpu._lanes import wide_vectors
 _Z0, _DZ, _LEFT, _RIGHT, _SPAN, _NARROW, _ROWS = (np.uint64(i) for i in range(7))
 # Rows of the table of sums over the nodes.
 _VALUE, _BY_LOC, _BY_HALF, _BY_WIDTH, _ESCORT_LOC, _ESCORT_HALF, _SUMS = (np.uint64(i) for i in range(7))
-# What `numbers_of` puts where.
+# Places in the array of `numbers_of`.
 _K, _NARROWNESS, _REACH, _FARTHEST, _CONSTANT = (np.uint64(i) for i in range(5))
 _SQRT_2PI = 2.5066282746310002
 
 
 def numbers_of(k: float, constant: float, dtype: Any) -> Any:
-    """What the rule depends on besides densities and functions.
+    """The numbers of the rule besides densities and functions.
 
     k; how much wider than a basis function a narrow density may be; how far a window reaches, and at what distance the
     Gaussian underflows, both in standard deviations; C_k/√(2π).
@@ -44,7 +44,7 @@ def value_rows(r, loc, half, numbers, centre, width, nodes, weights, start, stop
         total[:] = 0
         for n in range(np.uint64(nodes.shape[0])):
             _add_values(windows, count, nodes[n], weights[n], k, total)
-        r[b] = _left_out(loc[b], half[b])
+        r[b] = _skipped(loc[b], half[b])
         for i in range(count):
             j = live[i]
             r[b, j] = numbers[_CONSTANT] * windows[_SPAN, i] * total[i] / width[j]
@@ -64,7 +64,7 @@ def slope_rows(r, by, loc, half, numbers, centre, width, nodes, weights, start, 
         sums[:] = 0
         for n in range(np.uint64(nodes.shape[0])):
             _add_slopes(windows, count, nodes[n], weights[n], k, sums)
-        r[b] = by[0, b] = by[1, b] = by[2, b] = _left_out(loc[b], half[b])
+        r[b] = by[0, b] = by[1, b] = by[2, b] = _skipped(loc[b], half[b])
         for i in range(count):
             j = live[i]
             factor = numbers[_CONSTANT] * windows[_SPAN, i] / width[j]
@@ -80,7 +80,7 @@ def slope_rows(r, by, loc, half, numbers, centre, width, nodes, weights, start, 
 
 @njit(error_model="numpy")
 def _place(loc, half, numbers, centre, width, windows, live):  # type: ignore[no-untyped-def]
-    """Windows of one density, packed; returns their number, `live` says whose they are.
+    """The windows of one density, packed, and their number; live[i] is the function of window i.
 
     In float64: errors of a window are shared by all its nodes, and raised to the power k.
     """
@@ -110,8 +110,8 @@ def _place(loc, half, numbers, centre, width, windows, live):  # type: ignore[no
 
 
 @njit
-def _left_out(loc, half):  # type: ignore[no-untyped-def]
-    """What a pair without a window gets: 0, or NaN from NaN."""
+def _skipped(loc, half):  # type: ignore[no-untyped-def]
+    """r and slopes of a pair without a window: 0, or NaN from NaN."""
     return np.nan if loc != loc or half != half else 0.0
 
 

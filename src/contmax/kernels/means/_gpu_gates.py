@@ -1,4 +1,4 @@
-"""Gates on the positions of a line: from their logits to weights, and to the moments of the density they mean.
+"""Gates on the positions of a line: from logits to weights, and to the mean and variance of a density over open gates.
 
 One program per row. The references are in contmax.nn._gate_moments.
 """
@@ -17,7 +17,7 @@ from contmax.kernels.gpu._launch import laid_out, resolved
 
 @triton.jit
 def _place(may_ptr, row, queries, length, columns, inside, HAS_MASK: tl.constexpr):
-    """What may be attended, the centres of the cells, and the side of one, as float32."""
+    """Positions that may be attended, the centres of their cells, and the side of a cell, as float32."""
     if HAS_MASK:
         may = tl.load(may_ptr + (row // queries) * length + columns, mask=inside, other=0) != 0
         counted = may.to(tl.int32)
@@ -57,19 +57,19 @@ def gate_moments_fwd_kernel(
     columns = tl.arange(0, BLOCK)
     inside = columns < length
     may, centre, side = _place(may_ptr, row, queries, length, columns, inside, HAS_MASK)
-    kept = may
+    is_open = may
     if DROPS:
         noise = tl.load(noise_ptr + row * length + columns, mask=inside, other=0.0)
         drawn = may & (noise >= tl.load(drop_ptr))
-        # All that may be attended if none would be left.
+        # Without any gate left, all positions that may be attended come back.
         none = tl.max(drawn.to(tl.int32), axis=0) == 0
-        kept = drawn | (may & none)
+        is_open = drawn | (may & none)
     logit = tl.load(logits_ptr + row * length + columns, mask=inside, other=0.0) + shift
     log_gate = tl.minimum(logit, 0.0) - tl.log(1.0 + tl.exp(-tl.abs(logit)))
-    log_gate = tl.where(kept, log_gate, -float("inf"))
-    top = tl.max(log_gate, axis=0)
-    top = tl.where(top == -float("inf"), 0.0, top)
-    mass = tl.where(kept, tl.exp(log_gate - top), 0.0)
+    log_gate = tl.where(is_open, log_gate, -float("inf"))
+    largest = tl.max(log_gate, axis=0)
+    largest = tl.where(largest == -float("inf"), 0.0, largest)
+    mass = tl.where(is_open, tl.exp(log_gate - largest), 0.0)
     total = tl.sum(mass, axis=0)
     p = mass / tl.where(total > 0, total, 1.0)
     mean = tl.sum(p * centre, axis=0)
@@ -111,7 +111,7 @@ def gate_moments_bwd_kernel(
     by_p = by_mean * centre + 2.0 * by_half_width * excess
     if HAS_WEIGHTS:
         by_p += tl.load(by_weights_ptr + row * length + columns, mask=inside, other=0.0)
-    # A cotangent may be anything where there is no weight.
+    # Cotangents of zero weights may be NaN.
     by_p = tl.where(p > 0, by_p, 0.0)
     by_log_gate = p * (by_p - tl.sum(p * by_p, axis=0))
     logit = tl.load(logits_ptr + row * length + columns, mask=inside, other=0.0) + shift
@@ -128,8 +128,8 @@ def gate_moments(
 
     Args:
         logits: (B, L) or (B, Q, L), float32, contiguous.
-        may: what may be attended, (B, L), boolean, contiguous; or None.
-        noise: uniform, of the shape of the logits; gates with less than `drop` are shut. None to shut none.
+        may: True where a position may be attended, (B, L), contiguous; or None.
+        noise: uniform, of the shape of the logits; gates with noise below `drop` are shut. None shuts none.
         drop: (), float32.
         shift: added to the logits.
         least: added to the square of the half-width.
@@ -152,7 +152,7 @@ def gate_moments_backward(
     cotangents: tuple[Tensor | None, Tensor, Tensor],
     shift: float,
 ) -> Tensor:
-    """The gradient of the logits from those of weights, or None, means and variances; arguments as above."""
+    """The gradient of the logits from cotangents of weights (or None), means and variances; see `gate_moments`."""
     logits = resolved(logits)
     length, gradient = logits.shape[-1], torch.empty_like(logits)
     by_weights, by_mean, by_variance = (None if c is None else laid_out(c) for c in cotangents)

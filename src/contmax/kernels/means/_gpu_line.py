@@ -1,11 +1,11 @@
 """E_p[ψ] on the line and its gradients: a block of densities against a block of basis functions in each program.
 
 The rules are those of `contmax.expectations._line_normal` (α = 1, here k = ∞) and `contmax.expectations._line_window`
-(k = 1/(α−1) = 0, …, 4), which see. All is in float32; nothing of the size of pairs times nodes is stored.
+(k = 1/(α−1) = 0, …, 4). All arithmetic is in float32.
 """
 
-import functools
 import math
+from functools import partial
 
 import torch
 import triton
@@ -13,11 +13,19 @@ import triton.language as tl
 from torch import Tensor
 
 from contmax._caches import DeviceCache
-from contmax.kernels.gpu._counting import blocks_of, power_of_two
-from contmax.kernels.gpu._kept import LAUNCHES, Launch
-from contmax.kernels.gpu._launch import laid_out, resolved
-from contmax.kernels.means._gpu_lengths import bounded, distance, length_in_range, nan_from
-from contmax.kernels.means._gpu_line_window import ROOT, half_width, sum_of_values, sums_and_slopes, window
+from contmax.kernels.gpu._counting import power_of_two
+from contmax.kernels.means._gpu_pairs import Pairs
+from contmax.kernels.means._gpu_windows import (
+    ROOT,
+    bounded,
+    distance,
+    half_width,
+    length_in_range,
+    load_functions,
+    nan_from,
+    sums_and_slopes,
+    window,
+)
 from contmax.numerics import unit_gauss_legendre
 
 # Polynomials of a low degree need fewer nodes for an error below 2e-7 of the largest r.
@@ -34,6 +42,14 @@ def _gaussian(mu, sigma, centre, width):
     z = distance(mu, centre) * inverse
     u = z * ROOT
     return tl.exp2(u * (u * -1.0)) * (inverse * _INVERSE_SQRT_2PI), z, inverse
+
+
+@triton.jit
+def _load_densities(loc_ptr, scale_ptr, row, rows, stretch, K: tl.constexpr, RAISED: tl.constexpr):
+    """μ, σ, the half-width, its value within range; and NaN where μ or σ is NaN, else 0: of a block of densities."""
+    mu, scale = tl.load(loc_ptr + row, row < rows, other=0.0), tl.load(scale_ptr + row, row < rows, other=1.0)
+    half = half_width(scale, stretch, K) if RAISED else scale
+    return mu, scale, half, length_in_range(half), nan_from(mu, scale)
 
 
 @triton.jit
@@ -61,34 +77,21 @@ def line_fwd_kernel(
     """
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
-    mu, scale = tl.load(loc_ptr + row, row < rows, other=0.0), tl.load(scale_ptr + row, row < rows, other=1.0)
-    centre = tl.load(centre_ptr + column, column < columns, other=0.0)
-    width = tl.load(width_ptr + column, column < columns, other=1.0)
-    lost = nan_from(mu, scale)[:, None] + nan_from(centre, width)[None, :]
-    half = half_width(scale, stretch, K) if RAISED else scale
-    a = length_in_range(half)
-    width = length_in_range(width)
+    mu, scale, half, a, nan_row = _load_densities(loc_ptr, scale_ptr, row, rows, stretch, K, RAISED)
+    centre, width, nan_column = load_functions(centre_ptr, width_ptr, column, column < columns)
+    nan = nan_row[:, None] + nan_column[None, :]
     inside = (row < rows)[:, None] & (column < columns)[None, :]
     place = r_ptr + row[:, None] * ((3 if SLOPES else 1) * columns) + column[None, :]
+    # Without SLOPES their arithmetic, which nothing reads, never reaches the compiled code.
+    r, by_loc, by_half, _by_width = _values_and_slopes(
+        mu[:, None], a[:, None], (1.0 / a)[:, None], centre[None, :], width[None, :], rule_ptr, constant, K, PAIRS
+    )
     if SLOPES:
-        r, by_loc, by_half, _by_width = _values_and_slopes(
-            mu[:, None], a[:, None], (1.0 / a)[:, None], centre[None, :], width[None, :], rule_ptr, constant, K, PAIRS
-        )
         if RAISED:
             by_half *= _half_by_scale(half, scale, K)[:, None]
-        tl.store(place + columns, by_loc + lost, inside)
-        tl.store(place + 2 * columns, by_half + lost, inside)
-    elif K < 0:
-        r, _z, _inverse = _gaussian(mu[:, None], a[:, None], centre[None, :], width[None, :])
-    else:
-        inverse_a, inverse_width = (1.0 / a)[:, None], (1.0 / width)[None, :]
-        wide_from = 2.0 if K == 0 else 2.0 * ((2 * K + 3) / 5) ** 0.5
-        z, dz, left, right, span, _narrow = window(
-            mu[:, None], a[:, None], inverse_a, centre[None, :], width[None, :], inverse_width, wide_from
-        )
-        total = sum_of_values(z, dz, left, right, span, rule_ptr, K, PAIRS)
-        r = span * total * (inverse_width * constant)
-    tl.store(place, r + lost, inside)
+        tl.store(place + columns, by_loc + nan, inside)
+        tl.store(place + 2 * columns, by_half + nan, inside)
+    tl.store(place, r + nan, inside)
 
 
 @triton.jit
@@ -152,30 +155,19 @@ def line_bwd_kernel(
     """The gradients of a block of densities; with BASIS also its share in those of all functions, (blocks, 2, K)."""
     block = tl.program_id(0)
     row = block.to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    mu, scale = tl.load(loc_ptr + row, row < rows, other=0.0), tl.load(scale_ptr + row, row < rows, other=1.0)
-    half = half_width(scale, stretch, K) if RAISED else scale
-    a = length_in_range(half)
-    inverse_a, lost_row = (1.0 / a)[:, None], nan_from(mu, scale)[:, None]
+    mu, scale, half, a, nan_row = _load_densities(loc_ptr, scale_ptr, row, rows, stretch, K, RAISED)
+    inverse_a = (1.0 / a)[:, None]
     by_loc, by_half = tl.zeros([ROWS], tl.float32), tl.zeros([ROWS], tl.float32)
     for first in range(0, columns, COLUMNS):
         column = first + tl.arange(0, COLUMNS)
-        centre = tl.load(centre_ptr + column, column < columns, other=0.0)
-        width = tl.load(width_ptr + column, column < columns, other=1.0)
+        centre, width, nan_column = load_functions(centre_ptr, width_ptr, column, column < columns)
         inside = (row < rows)[:, None] & (column < columns)[None, :]
         offsets = row[:, None] * row_stride + column[None, :].to(tl.int64) * column_stride
-        # NaN from NaN, in all slopes.
+        # NaN in a parameter makes all its gradients NaN.
         cotangent = tl.load(cotangent_ptr + offsets, inside, other=0.0)
-        cotangent += tl.where(inside, lost_row + nan_from(centre, width)[None, :], 0.0)
+        cotangent += tl.where(inside, nan_row[:, None] + nan_column[None, :], 0.0)
         _r, slope, slope_half, slope_width = _values_and_slopes(
-            mu[:, None],
-            a[:, None],
-            inverse_a,
-            centre[None, :],
-            length_in_range(width)[None, :],
-            rule_ptr,
-            constant,
-            K,
-            PAIRS,
+            mu[:, None], a[:, None], inverse_a, centre[None, :], width[None, :], rule_ptr, constant, K, PAIRS
         )
         by_loc += tl.sum(cotangent * slope, 1)
         by_half += tl.sum(cotangent * slope_half, 1)
@@ -189,63 +181,6 @@ def line_bwd_kernel(
     tl.store(by_scale_ptr + row, by_half, row < rows)
 
 
-def line_values(loc: Tensor, scale: Tensor, centre: Tensor, width: Tensor, k: float, raised: bool) -> Tensor:
-    """r, (*batch, K), of densities (*batch) against K functions.
-
-    Args:
-        loc: μ, float32 as all others.
-        scale: σ if `raised` or k = ∞, else the half-width a of the support.
-        centre: μ_j, (K,).
-        width: σ_j, (K,).
-        k: 1/(α−1), one of 0, …, 4 and ∞.
-        raised: whether the half-width is to be found from σ.
-    """
-    r = loc.new_empty(*loc.shape, centre.shape[0])
-    if r.numel() == 0:
-        return r
-    values = launch_of_values(loc.numel(), centre.shape[0], k, raised)
-    values(r, laid_out(loc), laid_out(scale), laid_out(centre), laid_out(width), rule_of(k, loc.device))
-    return r
-
-
-def line_gradients(
-    cotangent: Tensor,
-    loc: Tensor,
-    scale: Tensor,
-    centre: Tensor,
-    width: Tensor,
-    k: float,
-    raised: bool,
-    needs_basis: bool,
-) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
-    """Gradients of loc and scale, (*batch), and of centre and width, (K,), None where not needed.
-
-    Args:
-        cotangent: that of r, (*batch, K).
-        loc: as of :func:`line_values`, and so the others.
-        scale: likewise.
-        centre: likewise.
-        width: likewise.
-        k: likewise.
-        raised: likewise.
-        needs_basis: whether the gradients of centre and width are needed.
-    """
-    rows, columns = loc.numel(), centre.shape[0]
-    parameters = (laid_out(loc), laid_out(scale), laid_out(centre), laid_out(width))
-    by_loc, by_scale = torch.empty_like(parameters[0]), torch.empty_like(parameters[1])
-    shares = None
-    if needs_basis:
-        shares = loc.new_empty(blocks_of(rows, _block(rows, columns)[0]), 2, columns)
-    cotangent = resolved(cotangent)
-    matrix = cotangent if cotangent.dim() == 2 else cotangent.reshape(-1, columns)
-    if rows:
-        gradients = _launch_of_gradients(rows, columns, matrix.stride(), k, raised, needs_basis)
-        gradients(by_loc, by_scale, shares, matrix, *parameters, rule_of(k, loc.device))
-    if shares is None:
-        return by_loc, by_scale, None, None
-    return by_loc, by_scale, shares[:, 0].sum(0), shares[:, 1].sum(0)
-
-
 @DeviceCache
 def rule_of(k: float, device: torch.device) -> Tensor:
     """Nodes on [0, 1], then log₂ of their weights, in float32."""
@@ -253,30 +188,12 @@ def rule_of(k: float, device: torch.device) -> Tensor:
     return torch.cat([nodes, weights.log2()]).float()
 
 
-@functools.lru_cache(maxsize=LAUNCHES)
-def launch_of_values(rows: int, columns: int, k: float, raised: bool, slopes: bool = False) -> Launch:
-    """What makes r of so many densities and functions, and its slopes; for the others see :func:`line_values`."""
-    block_rows, block_columns, warps = _block(rows, columns)
-    grid = (blocks_of(rows, block_rows), blocks_of(columns, block_columns))
-    law, kinds = _law(k, raised)
-    kinds |= {"SLOPES": slopes, "ROWS": block_rows, "COLUMNS": block_columns}
-    return Launch(line_fwd_kernel, grid, (rows, columns, *law), kinds, warps, contracts=True)
+def _rule(k: float, device: torch.device) -> tuple[Tensor]:
+    return (rule_of(k, device),)
 
 
-@functools.lru_cache(maxsize=LAUNCHES)
-def _launch_of_gradients(
-    rows: int, columns: int, strides: tuple[int, ...], k: float, raised: bool, needs_basis: bool
-) -> Launch:
-    """The same for the gradients; cotangents have these strides."""
-    block_rows, block_columns, warps = _block(rows, columns)
-    law, kinds = _law(k, raised)
-    kinds |= {"BASIS": needs_basis, "ROWS": block_rows, "COLUMNS": block_columns}
-    grid = (blocks_of(rows, block_rows),)
-    return Launch(line_bwd_kernel, grid, (rows, columns, *strides, *law), kinds, warps, contracts=True)
-
-
-def _law(k: float, raised: bool) -> tuple[tuple[float, float], dict[str, int]]:
-    """What the kernels know besides tensors and blocks: stretch and constant, and for which k they are compiled.
+def _law(raised: bool, k: float) -> tuple[tuple[float, float], dict[str, int]]:
+    """Stretch and constant; and the constants of compilation. `raised`: the half-width is found from σ.
 
     With C_k the constant of (1 − y²)ᵏ on [−1, 1] the half-width is a = F σ^{2k/(2k+1)}, F = (C_k (2k)ᵏ)^{1/(2k+1)}.
     """
@@ -298,3 +215,16 @@ def _block(rows: int, columns: int) -> tuple[int, int, int]:
     block_rows = max(1, min((512 if many else 128) // block_columns, power_of_two(rows)))
     # Eight pairs for each thread share what it loads of the rule.
     return block_rows, block_columns, 2 if many else 4
+
+
+def _basis_gradients(shares: Tensor) -> tuple[Tensor, Tensor]:
+    return shares[:, 0].sum(0), shares[:, 1].sum(0)
+
+
+def _family(raised: bool) -> Pairs:
+    law = partial(_law, raised)
+    return Pairs(line_fwd_kernel, line_bwd_kernel, 1, 2, _block, law, _rule, _basis_gradients)
+
+
+LINE, INTERVAL = _family(raised=True), _family(raised=False)
+"""β-Gaussians with k one of 0, …, 4 and ∞, given σ; and uniform densities, k = 0, given half of their length."""

@@ -1,4 +1,4 @@
-"""Σ_ℓ w_ℓ h_ℓ over what a mask leaves, reading nothing else: what is masked may be NaN, and costs no bandwidth.
+"""Σ_ℓ w_ℓ h_ℓ over the positions that a mask allows. Masked values are never read, so they may be NaN.
 
 The references are in contmax.signal._masked_mean.
 """
@@ -19,14 +19,7 @@ _ROWS = 32
 
 @triton.jit
 def masked_mean_fwd_kernel(
-    weights_ptr,
-    values_ptr,
-    mask_ptr,
-    result_ptr,
-    length,
-    channels,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
+    weights_ptr, values_ptr, mask_ptr, result_ptr, length, channels, ROWS: tl.constexpr, COLUMNS: tl.constexpr
 ):
     """One program per sequence and block of channels."""
     sequence = tl.program_id(0).to(tl.int64)
@@ -95,7 +88,7 @@ def masked_mean(weights: Tensor, values: Tensor, mask: Tensor) -> Tensor:
 def masked_mean_backward(
     weights: Tensor, values: Tensor, mask: Tensor, cotangent: Tensor, needs_values: bool
 ) -> tuple[Tensor, Tensor | None]:
-    """The gradients of weights and, if they are needed, of values; a cotangent (B, D) in float32, contiguous."""
+    """The gradients of weights and, if needed, of values, from a cotangent (B, D), float32, contiguous."""
     weights, values, cotangent = resolved(weights), resolved(values), resolved(cotangent)
     by_weights, by_values = torch.empty_like(weights), torch.empty_like(values) if needs_values else None
     pull_back = _pull_back(values.shape, needs_values)

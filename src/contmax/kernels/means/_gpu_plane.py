@@ -5,8 +5,8 @@ The variance of the density is found here too: V = vLLᵀ with v = F²(l₁₁l�
 for √v.
 """
 
-import functools
 import math
+from functools import partial
 
 import torch
 import triton
@@ -14,15 +14,126 @@ import triton.language as tl
 from torch import Tensor
 
 from contmax._caches import DeviceCache
-from contmax.kernels.gpu._counting import blocks_of, power_of_two
-from contmax.kernels.gpu._kept import LAUNCHES, Launch
-from contmax.kernels.gpu._launch import laid_out, resolved
-from contmax.kernels.means._gpu_plane_form import densities, form_numbers, functions, plane_form
-from contmax.kernels.means._gpu_plane_slopes import INVERSE_2PI, pair_slopes, through_root
-from contmax.kernels.means._gpu_scale_path import mean
+from contmax.kernels.gpu._counting import power_of_two
+from contmax.kernels.means._gpu_pairs import Pairs
+from contmax.kernels.means._gpu_scale_path import mean_and_slopes
+from contmax.kernels.means._gpu_windows import STEEPEST
 from contmax.numerics import SINGLE, hyperbola_nodes
 
 _BLOCK = 128
+_INVERSE_2PI = tl.constexpr(0.15915494309189535)
+
+
+@triton.jit
+def _cholesky(a_11, a_21, a_22):
+    """L of LLᵀ = A, from the lower triangle of A; inside in float64, which costs nothing here."""
+    l_11 = tl.sqrt(a_11.to(tl.float64))
+    l_21 = a_21.to(tl.float64) / l_11
+    l_22 = tl.sqrt(a_22.to(tl.float64) - l_21 * l_21)
+    return l_11.to(tl.float32), l_21.to(tl.float32), l_22.to(tl.float32)
+
+
+@triton.jit
+def _load_densities(loc_ptr, scale_ptr, row, known, factor, power, MATRIX: tl.constexpr, GAUSSIAN: tl.constexpr):
+    """μ, L and √v of a block of densities, each (rows, 1); L is computed from Σ with MATRIX."""
+    mu_1 = tl.load(loc_ptr + 2 * row, known, other=0.0)
+    mu_2 = tl.load(loc_ptr + 2 * row + 1, known, other=0.0)
+    l_11 = tl.load(scale_ptr + 4 * row, known, other=1.0)
+    l_21 = tl.load(scale_ptr + 4 * row + 2, known, other=0.0)
+    l_22 = tl.load(scale_ptr + 4 * row + 3, known, other=1.0)
+    if MATRIX:
+        l_11, l_21, l_22 = _cholesky(l_11, l_21, l_22)
+    root = tl.full(l_11.shape, 1.0, tl.float32)
+    if not GAUSSIAN:
+        volume = l_11.to(tl.float64) * l_22.to(tl.float64)
+        root = (tl.exp(-tl.log(volume) * power) * factor).to(tl.float32)
+    return mu_1[:, None], mu_2[:, None], l_11[:, None], l_21[:, None], l_22[:, None], root[:, None]
+
+
+@triton.jit
+def _load_functions(centre_ptr, tril_ptr, column, known):
+    """μ_j and L_j of a block of functions, each (1, columns)."""
+    c_1 = tl.load(centre_ptr + 2 * column, known, other=0.0)[None, :]
+    c_2 = tl.load(centre_ptr + 2 * column + 1, known, other=0.0)[None, :]
+    first = tl.load(tril_ptr + 4 * column, known, other=1.0)[None, :]
+    lower = tl.load(tril_ptr + 4 * column + 2, known, other=0.0)[None, :]
+    second = tl.load(tril_ptr + 4 * column + 3, known, other=1.0)[None, :]
+    return c_1, c_2, first, lower, second
+
+
+@triton.jit
+def _plane_form(d_1, d_2, t_11, t_21, t_22, first, lower, second):
+    """K = L_j⁻¹T and y = L_j⁻¹d; then √a, and with y ← √a y also Ky turned by a right angle, (p, q)."""
+    k_11, k_22, y_1 = t_11 / first, t_22 / second, d_1 / first
+    k_21, y_2 = (t_21 - lower * k_11) / second, (d_2 - lower * y_1) / second
+    root = tl.sqrt(1.0 / (1.0 + k_11 * k_11 + k_21 * k_21 + k_22 * k_22 + (k_11 * k_22) * (k_11 * k_22)))
+    # Scaled before they are squared, distances of 1e18 widths do not overflow.
+    y_1, y_2 = y_1 * root, y_2 * root
+    return k_11, k_21, k_22, y_1, y_2, root, k_21 * y_1 - k_11 * y_2, k_22 * y_1
+
+
+@triton.jit
+def _form_numbers(form):
+    """a, b, c, n, g, from the tuple of `_plane_form`."""
+    k_11, k_21, k_22, y_1, y_2, root, p, q = form
+    a = root * root
+    crossed = k_11 * k_22 * root
+    return a, (k_11 * k_11 + k_21 * k_21 + k_22 * k_22) * a, crossed * crossed, y_1 * y_1 + y_2 * y_2, p * p + q * q
+
+
+@triton.jit
+def _pair_slopes(form, first, lower, second, norm, path, GAUSSIAN: tl.constexpr, NODES: tl.constexpr):
+    """The mean of each pair, without its factors, and ∂r/∂(μ₁, μ₂, t₁₁, t₂₁, t₂₂), T the factor of the variance."""
+    k_11, k_21, k_22, y_1, y_2, size, p, q = form
+    a, b, c, n, g = _form_numbers(form)
+    if GAUSSIAN:
+        value = tl.exp(-0.5 * (n + g))
+        by_n, by_g = -0.5 * value, -0.5 * value
+        whole = value * (0.5 - 0.5 * (n + g))
+        by_trace, by_det = -whole, -whole
+    else:
+        value, by_a, by_b, by_c, by_n, by_g = mean_and_slopes(a, b, c, n, g, path, NODES)
+        # How the value changes with the logarithm of a, which scales all five numbers and the factor of the form.
+        whole = 0.5 * value + a * by_a + b * by_b + c * by_c + n * by_n + g * by_g
+        by_trace, by_det = by_b - whole, by_c - whole
+    # In K and y, each with the factor 2 size² of a square.
+    by_k11 = a * k_11 * (by_trace + k_22 * k_22 * by_det) - by_g * p * y_2
+    by_k22 = a * k_22 * (by_trace + k_11 * k_11 * by_det) + by_g * q * y_1
+    by_k21 = a * k_21 * by_trace + by_g * p * y_1
+    by_y1 = size * (by_n * y_1 + by_g * (p * k_21 + q * k_22))
+    by_y2 = size * (by_n * y_2 - by_g * p * k_11)
+    # Through y = L_j⁻¹d and K = L_j⁻¹T.
+    scale = 2.0 * norm * size * _INVERSE_2PI / (first * second)
+    by_y1, by_k11 = by_y1 - lower / second * by_y2, by_k11 - lower / second * by_k21
+    by_1, by_2 = _bounded(scale * by_y1 / first), _bounded(scale * by_y2 / second)
+    by_11, by_21 = _bounded(scale * by_k11 / first), _bounded(scale * by_k21 / second)
+    return value, by_1, by_2, by_11, by_21, _bounded(scale * by_k22 / second)
+
+
+@triton.jit
+def _through_cholesky(by_11, by_21, by_22, l_11, l_21, l_22):
+    """The gradient of A, symmetric, from that of L: its three numbers."""
+    by_22 = 0.5 * by_22 / l_22
+    by_21 = (by_21 - 2.0 * l_21 * by_22) / l_11
+    return 0.5 * (by_11 / l_11 - by_21 * l_21 / l_11), 0.5 * by_21, by_22
+
+
+@triton.jit
+def _through_root(by_11, by_21, by_22, l_11, l_21, l_22, root, power, MATRIX: tl.constexpr):
+    """The gradient of L, or with MATRIX of Σ = LLᵀ, as four numbers, from that of T = √v L; √v is a power of l₁₁l₂₂."""
+    turned = power * (by_11 * l_11 + by_21 * l_21 + by_22 * l_22)
+    by_11, by_21, by_22 = root * (by_11 - turned / l_11), root * by_21, root * (by_22 - turned / l_22)
+    above = tl.zeros_like(by_21)
+    if MATRIX:
+        by_11, by_21, by_22 = _through_cholesky(by_11, by_21, by_22, l_11, l_21, l_22)
+        above = by_21
+    return by_11, above, by_21, by_22
+
+
+@triton.jit
+def _bounded(slope):
+    # Minima and maxima would lose NaN.
+    return tl.where(slope > STEEPEST, STEEPEST, tl.where(slope < -STEEPEST, -STEEPEST, slope))
 
 
 @triton.jit
@@ -57,31 +168,29 @@ def plane_fwd_kernel(
     """
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
-    mu_1, mu_2, l_11, l_21, l_22, root = densities(loc_ptr, scale_ptr, row, row < rows, factor, power, MATRIX, GAUSSIAN)
-    c_1, c_2, first, lower, second = functions(centre_ptr, basis_ptr, column, column < columns)
+    mu_1, mu_2, l_11, l_21, l_22, root = _load_densities(
+        loc_ptr, scale_ptr, row, row < rows, factor, power, MATRIX, GAUSSIAN
+    )
+    c_1, c_2, first, lower, second = _load_functions(centre_ptr, basis_ptr, column, column < columns)
     t_11, t_21, t_22 = l_11 * root, l_21 * root, l_22 * root
-    form = plane_form(mu_1 - c_1, mu_2 - c_2, t_11, t_21, t_22, first, lower, second)
+    form = _plane_form(mu_1 - c_1, mu_2 - c_2, t_11, t_21, t_22, first, lower, second)
     size = form[5]
+    path = (order, stretch, most, share, step, rises, runs)
     inside = (row < rows)[:, None] & (column < columns)[None, :]
     place = r_ptr + row[:, None] * ((7 if SLOPES else 1) * columns) + column[None, :]
     if SLOPES:
-        value, by_1, by_2, by_11, by_21, by_22 = pair_slopes(
-            form, first, lower, second, norm, order, stretch, most, share, step, rises, runs, GAUSSIAN, NODES
-        )
-        by_11, above, by_21, by_22 = through_root(by_11, by_21, by_22, l_11, l_21, l_22, root, power, MATRIX)
-        tl.store(place + columns, by_1, inside)
-        tl.store(place + 2 * columns, by_2, inside)
-        tl.store(place + 3 * columns, by_11, inside)
-        tl.store(place + 4 * columns, above, inside)
-        tl.store(place + 5 * columns, by_21, inside)
-        tl.store(place + 6 * columns, by_22, inside)
+        value, by_1, by_2, by_11, by_21, by_22 = _pair_slopes(form, first, lower, second, norm, path, GAUSSIAN, NODES)
+        by_11, above, by_21, by_22 = _through_root(by_11, by_21, by_22, l_11, l_21, l_22, root, power, MATRIX)
+        slopes = (by_1, by_2, by_11, above, by_21, by_22)
+        for n in tl.static_range(6):
+            tl.store(place + (n + 1) * columns, slopes[n], inside)
     else:
-        a, b, c, n, g = form_numbers(form)
+        a, b, c, n, g = _form_numbers(form)
         if GAUSSIAN:
             value = tl.exp(-0.5 * (n + g))
         else:
-            value = mean(a, b, c, n, g, order, stretch, most, share, step, rises, runs, NODES)
-    tl.store(place, value * norm * size * INVERSE_2PI / (first * second), inside)
+            value, _a, _b, _c, _n, _g = mean_and_slopes(a, b, c, n, g, path, NODES)
+    tl.store(place, value * norm * size * _INVERSE_2PI / (first * second), inside)
 
 
 @triton.jit
@@ -118,17 +227,18 @@ def plane_bwd_kernel(
     """The gradients of a block of densities; with BASIS also its share in those of all functions, (blocks, 5, K)."""
     block = tl.program_id(0)
     row = block.to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    mu_1, mu_2, l_11, l_21, l_22, root = densities(loc_ptr, scale_ptr, row, row < rows, factor, power, MATRIX, GAUSSIAN)
+    mu_1, mu_2, l_11, l_21, l_22, root = _load_densities(
+        loc_ptr, scale_ptr, row, row < rows, factor, power, MATRIX, GAUSSIAN
+    )
     t_11, t_21, t_22 = l_11 * root, l_21 * root, l_22 * root
+    path = (order, stretch, most, share, step, rises, runs)
     by_1, by_2 = tl.zeros([ROWS], tl.float32), tl.zeros([ROWS], tl.float32)
     by_11, by_21, by_22 = tl.zeros([ROWS], tl.float32), tl.zeros([ROWS], tl.float32), tl.zeros([ROWS], tl.float32)
     for start in range(0, columns, COLUMNS):
         column = start + tl.arange(0, COLUMNS)
-        c_1, c_2, first, lower, second = functions(centre_ptr, basis_ptr, column, column < columns)
-        form = plane_form(mu_1 - c_1, mu_2 - c_2, t_11, t_21, t_22, first, lower, second)
-        value, d_1, d_2, s_11, s_21, s_22 = pair_slopes(
-            form, first, lower, second, norm, order, stretch, most, share, step, rises, runs, GAUSSIAN, NODES
-        )
+        c_1, c_2, first, lower, second = _load_functions(centre_ptr, basis_ptr, column, column < columns)
+        form = _plane_form(mu_1 - c_1, mu_2 - c_2, t_11, t_21, t_22, first, lower, second)
+        value, d_1, d_2, s_11, s_21, s_22 = _pair_slopes(form, first, lower, second, norm, path, GAUSSIAN, NODES)
         inside = (row < rows)[:, None] & (column < columns)[None, :]
         offsets = row[:, None] * row_stride + column[None, :].to(tl.int64) * column_stride
         cotangent = tl.load(cotangent_ptr + offsets, inside, other=0.0)
@@ -142,94 +252,28 @@ def plane_bwd_kernel(
         if BASIS:
             k_11, k_21, k_22, y_1, y_2, size, _p, _q = form
             y_1, y_2 = y_1 / size, y_2 / size
-            mass = norm * size * INVERSE_2PI / (first * second) * value * cotangent
+            mass = norm * size * _INVERSE_2PI / (first * second) * value * cotangent
             by_first = -(y_1 * d_1 + k_11 * s_11) - mass / first
             by_lower = -(y_1 * d_2 + k_11 * s_21)
             by_second = -(y_2 * d_2 + k_21 * s_21 + k_22 * s_22) - mass / second
             to = by_basis_ptr + block.to(tl.int64) * 5 * columns + column
-            tl.store(to, -tl.sum(tl.where(inside, d_1, 0.0), 0), column < columns)
-            tl.store(to + columns, -tl.sum(tl.where(inside, d_2, 0.0), 0), column < columns)
-            tl.store(to + 2 * columns, tl.sum(tl.where(inside, by_first, 0.0), 0), column < columns)
-            tl.store(to + 3 * columns, tl.sum(tl.where(inside, by_lower, 0.0), 0), column < columns)
-            tl.store(to + 4 * columns, tl.sum(tl.where(inside, by_second, 0.0), 0), column < columns)
+            slopes = (d_1, d_2, by_first, by_lower, by_second)
+            for n in tl.static_range(5):
+                total = tl.sum(tl.where(inside, slopes[n], 0.0), 0)
+                tl.store(to + n * columns, -total if n < 2 else total, column < columns)
     known = row < rows
     tl.store(by_loc_ptr + 2 * row, by_1, known)
     tl.store(by_loc_ptr + 2 * row + 1, by_2, known)
-    root, l_11, l_21, l_22 = _flat(root, ROWS), _flat(l_11, ROWS), _flat(l_21, ROWS), _flat(l_22, ROWS)
-    by_11, above, by_21, by_22 = through_root(by_11, by_21, by_22, l_11, l_21, l_22, root, power, MATRIX)
-    tl.store(by_scale_ptr + 4 * row, by_11, known)
-    tl.store(by_scale_ptr + 4 * row + 1, above, known)
-    tl.store(by_scale_ptr + 4 * row + 2, by_21, known)
-    tl.store(by_scale_ptr + 4 * row + 3, by_22, known)
+    root, l_11 = tl.reshape(root, [ROWS]), tl.reshape(l_11, [ROWS])
+    l_21, l_22 = tl.reshape(l_21, [ROWS]), tl.reshape(l_22, [ROWS])
+    by_11, above, by_21, by_22 = _through_root(by_11, by_21, by_22, l_11, l_21, l_22, root, power, MATRIX)
+    by_scale = (by_11, above, by_21, by_22)
+    for n in tl.static_range(4):
+        tl.store(by_scale_ptr + 4 * row + n, by_scale[n], known)
 
 
-@triton.jit
-def _flat(x, ROWS: tl.constexpr):
-    return tl.reshape(x, [ROWS])
-
-
-def plane_values(
-    loc: Tensor, scale: Tensor, centre: Tensor, basis_tril: Tensor, k: float, is_matrix: bool = False
-) -> Tensor:
-    """r, (*batch, K), of β-Gaussians (*batch) against K functions.
-
-    Args:
-        loc: μ, (*batch, 2), float32 as all others.
-        scale: L, Σ = LLᵀ, (*batch, 2, 2); or Σ.
-        centre: μ_j, (K, 2).
-        basis_tril: L_j, (K, 2, 2).
-        k: 1/(α−1), 1 ≤ k ≤ 30 or ∞.
-        is_matrix: whether `scale` is Σ.
-    """
-    columns = centre.shape[0]
-    r = loc.new_empty(*loc.shape[:-1], columns)
-    if r.numel() == 0:
-        return r
-    parameters = (laid_out(loc), laid_out(scale), laid_out(centre), laid_out(basis_tril))
-    values = launch_of_values(loc.numel() // 2, columns, k, is_matrix)
-    values(r, *parameters, *nodes_on(loc.device))
-    return r
-
-
-def plane_gradients(
-    cotangent: Tensor,
-    loc: Tensor,
-    scale: Tensor,
-    centre: Tensor,
-    basis_tril: Tensor,
-    k: float,
-    needs_basis: bool,
-    is_matrix: bool = False,
-) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
-    """Gradients of loc, scale, centre and basis_tril; the last two are None where not needed.
-
-    Args:
-        cotangent: that of r, (*batch, K).
-        loc: as of :func:`plane_values`, and so the others.
-        scale: likewise.
-        centre: likewise.
-        basis_tril: likewise.
-        k: likewise.
-        needs_basis: whether the gradients of centre and basis_tril are needed.
-        is_matrix: as of :func:`plane_values`.
-    """
-    rows, columns = loc.numel() // 2, centre.shape[0]
-    parameters = (laid_out(loc), laid_out(scale), laid_out(centre), laid_out(basis_tril))
-    by_loc, by_scale = torch.empty_like(parameters[0]), torch.empty_like(parameters[1])
-    shares = None
-    if needs_basis:
-        shares = loc.new_empty(blocks_of(rows, _block(rows, columns)[0]), 5, columns)
-    cotangent = resolved(cotangent)
-    matrix = cotangent if cotangent.dim() == 2 else cotangent.reshape(-1, columns)
-    if rows:
-        gradients = _gradients(rows, columns, matrix.stride(), k, needs_basis, is_matrix)
-        gradients(by_loc, by_scale, shares, matrix, *parameters, *nodes_on(loc.device))
-    if shares is None:
-        return by_loc, by_scale, None, None
-    total = shares.sum(0)
-    by_basis_tril = loc.new_zeros(columns, 2, 2)
-    by_basis_tril[:, 0, 0], by_basis_tril[:, 1, 0], by_basis_tril[:, 1, 1] = total[2:]
-    return by_loc, by_scale, total[:2].mT.contiguous(), by_basis_tril
+def _rule(_: float, device: torch.device) -> tuple[Tensor, Tensor]:
+    return nodes_on(device)
 
 
 @DeviceCache
@@ -238,33 +282,8 @@ def nodes_on(device: torch.device) -> tuple[Tensor, Tensor]:
     return hyperbola_nodes(SINGLE, device)
 
 
-@functools.lru_cache(maxsize=LAUNCHES)
-def launch_of_values(rows: int, columns: int, k: float, is_matrix: bool, slopes: bool = False) -> Launch:
-    """What makes r of so many densities and functions, and its slopes; for the others see :func:`plane_values`."""
-    block_rows, block_columns = _block(rows, columns)
-    grid = (blocks_of(rows, block_rows), blocks_of(columns, block_columns))
-    law, kinds = _law(k, is_matrix)
-    kinds |= {"SLOPES": slopes, "ROWS": block_rows, "COLUMNS": block_columns}
-    return Launch(plane_fwd_kernel, grid, (rows, columns, *law), kinds, contracts=True)
-
-
-@functools.lru_cache(maxsize=LAUNCHES)
-def _gradients(
-    rows: int, columns: int, strides: tuple[int, ...], k: float, needs_basis: bool, is_matrix: bool
-) -> Launch:
-    """Cotangents have these strides."""
-    block_rows, block_columns = _block(rows, columns)
-    law, kinds = _law(k, is_matrix)
-    kinds |= {"BASIS": needs_basis, "ROWS": block_rows, "COLUMNS": block_columns}
-    grid = (blocks_of(rows, block_rows),)
-    return Launch(plane_bwd_kernel, grid, (rows, columns, *strides, *law), kinds, contracts=True)
-
-
-def _law(k: float, is_matrix: bool) -> tuple[tuple[float, ...], dict[str, int]]:
-    """What the kernels know besides tensors and blocks: √v, the law of the scale and its path.
-
-    Numbers in the order of the kernels' arguments, from factor on; and for what they are compiled.
-    """
+def _law(is_matrix: bool, k: float) -> tuple[tuple[float, ...], dict[str, int]]:
+    """√v, the law of the scale and its path, in the order of the kernels' arguments; the constants of compilation."""
     path = (SINGLE.stretch, SINGLE.lean, SINGLE.curvature, SINGLE.end / SINGLE.nodes)
     if math.isinf(k):
         return (1.0, 0.0, 1.0, 2.0, *path), {"MATRIX": is_matrix, "GAUSSIAN": True, "NODES": SINGLE.nodes}
@@ -276,7 +295,23 @@ def _law(k: float, is_matrix: bool) -> tuple[tuple[float, ...], dict[str, int]]:
     return (factor, power, norm, order, *path), {"MATRIX": is_matrix, "GAUSSIAN": False, "NODES": SINGLE.nodes}
 
 
-def _block(rows: int, columns: int) -> tuple[int, int]:
-    """Densities and functions of one program, one pair for each thread."""
+def _block(rows: int, columns: int) -> tuple[int, int, int]:
+    """Densities, functions and warps of one program: one pair for each thread."""
     block_columns = min(power_of_two(columns), _BLOCK)
-    return max(1, min(_BLOCK // block_columns, power_of_two(rows))), block_columns
+    return max(1, min(_BLOCK // block_columns, power_of_two(rows))), block_columns, 4
+
+
+def _basis_gradients(shares: Tensor) -> tuple[Tensor, Tensor]:
+    total = shares.sum(0)
+    by_tril = total.new_zeros(total.shape[1], 2, 2)
+    by_tril[:, 0, 0], by_tril[:, 1, 0], by_tril[:, 1, 1] = total[2:]
+    return total[:2].mT.contiguous(), by_tril
+
+
+def _family(is_matrix: bool) -> Pairs:
+    law = partial(_law, is_matrix)
+    return Pairs(plane_fwd_kernel, plane_bwd_kernel, 2, 5, _block, law, _rule, _basis_gradients)
+
+
+PLANE, PLANE_OF_MATRIX = _family(is_matrix=False), _family(is_matrix=True)
+"""β-Gaussians with 1 ≤ k ≤ 30 or ∞, given the Cholesky factor of Σ; and given Σ."""

@@ -1,18 +1,48 @@
 """The mean of a Gaussian on the plane over the law of its scale, of every pair of a block, in float32.
 
-The arithmetic of `contmax.expectations._scale_law` and `contmax.expectations._plane_form`, which say what the numbers
-a, b, c, n, g of a pair mean and why the path is placed as it is.
+The arithmetic is that of `contmax.expectations._scale_law` and `contmax.expectations._plane_form`, which explain the
+numbers a, b, c, n, g of a pair and the path. Polynomials of arg, sin and cos are from Cephes, as in `_cpu_plane`.
 """
 
 import triton
 import triton.language as tl
 
-from contmax.kernels.means._gpu_angles import angle, sin_cos
-
 _NEWTON_STEPS = tl.constexpr(3)
 _SMALL, _FAR = tl.constexpr(1e-30), tl.constexpr(1e18)
 # Below this exponent a term is zero, whatever its phase.
 _LOWEST = tl.constexpr(-87.0)
+_TAN_EIGHTH, _QUARTER_TURN = tl.constexpr(0.41421356), tl.constexpr(0.78539816339)
+# π/2 in three parts.
+_TURN_HIGH, _TURN_MIDDLE = tl.constexpr(1.5703125), tl.constexpr(4.837512969970703125e-4)
+_TURN_LOW, _QUARTERS_PER_RADIAN = tl.constexpr(7.549789948768648e-8), tl.constexpr(0.63661977236)
+
+
+@triton.jit
+def _angle(x, y, size):
+    """The argument of x + iy of modulus ``size``, up to 135° from the positive axis: twice an arctangent."""
+    height, base = tl.abs(y), size + x
+    steep = height > base * _TAN_EIGHTH
+    t = tl.where(steep, height - base, height) / tl.where(steep, height + base, base)
+    q = t * t
+    series = -3.33329491539e-1 + q * (1.99777106478e-1 + q * (-1.38776856032e-1 + q * 8.05374449538e-2))
+    half = t + t * q * series + tl.where(steep, _QUARTER_TURN, 0.0)
+    return 2.0 * tl.where(y >= 0.0, half, -half)
+
+
+@triton.jit
+def _sin_cos(x):
+    """Sine and cosine of x, to rounding up to |x| = 1e4."""
+    quarters = tl.floor(x * _QUARTERS_PER_RADIAN + 0.5)
+    quarter = quarters.to(tl.int32)
+    r = ((x - quarters * _TURN_HIGH) - quarters * _TURN_MIDDLE) - quarters * _TURN_LOW
+    q = r * r
+    sine = r + r * q * (-1.6666654611e-1 + q * (8.3321608736e-3 + q * -1.9515295891e-4))
+    cosine = 1.0 - 0.5 * q + q * q * (4.166664568298827e-2 + q * (-1.388731625493765e-3 + q * 2.443315711809948e-5))
+    odd = (quarter & 1) != 0
+    first, second = tl.where(odd, cosine, sine), tl.where(odd, sine, cosine)
+    first = tl.where((quarter & 2) != 0, -first, first)
+    second = tl.where(((quarter + 1) & 2) != 0, -second, second)
+    return first, second
 
 
 @triton.jit
@@ -31,7 +61,7 @@ def _slopes(a, b, c, n, g, s):
 
 
 @triton.jit
-def place(a, b, c, n, g, order, stretch, most, share):
+def _place(a, b, c, n, g, order, stretch, most, share):
     """Vertex, size and bend of the path of each pair: through the saddle point, found by Newton's method in ln s."""
     rest = order - 1.0
     near = n / a
@@ -58,7 +88,7 @@ def place(a, b, c, n, g, order, stretch, most, share):
 
 
 @triton.jit
-def term(a, b, c, n, g, order, vertex, size, bend, rise, run, step):
+def _term(a, b, c, n, g, order, vertex, size, bend, rise, run, step):
     """At one node: the term, s, 1/s, 1/e and q, each as two reals."""
     power = 0.5 - order
     s_re, s_im = vertex + bend * (1.0 - run), size * rise
@@ -72,9 +102,9 @@ def term(a, b, c, n, g, order, vertex, size, bend, rise, run, step):
     near = n * s_re + g
     q_re, q_im = near * f_re - n * s_im * f_im, near * f_im + n * s_im * f_re
     height = order * (s_re - 1.0) + 0.5 * power * tl.log(squared) - 0.25 * tl.log(e_squared) - 0.5 * q_re
-    angles = power * angle(s_re, s_im, tl.sqrt(squared)) - 0.5 * angle(e_re, e_im, tl.sqrt(e_squared))
+    angles = power * _angle(s_re, s_im, tl.sqrt(squared)) - 0.5 * _angle(e_re, e_im, tl.sqrt(e_squared))
     phase = order * s_im + angles - 0.5 * q_im
-    sine, cosine = sin_cos(tl.where(height > _LOWEST, phase, 0.0))
+    sine, cosine = _sin_cos(tl.where(height > _LOWEST, phase, 0.0))
     modulus = tl.exp(height) * (2.0 * step)
     m_re = modulus * (cosine * size * run - sine * bend * rise)
     m_im = modulus * (cosine * bend * rise + sine * size * run)
@@ -82,26 +112,18 @@ def term(a, b, c, n, g, order, vertex, size, bend, rise, run, step):
 
 
 @triton.jit
-def mean(a, b, c, n, g, order, stretch, most, share, step, rises, runs, NODES: tl.constexpr):
-    """The mean of each pair, without the factor of its form and the normaliser of the law."""
-    vertex, size, bend = place(a, b, c, n, g, order, stretch, most, share)
-    value = tl.zeros_like(a)
-    for node in range(NODES):
-        rise, run = tl.load(rises + node).to(tl.float32), tl.load(runs + node).to(tl.float32)
-        m_re, _m, _s, _t, _v, _w, _f, _h, _q, _p = term(a, b, c, n, g, order, vertex, size, bend, rise, run, step)
-        value += m_re
-    return value
+def mean_and_slopes(a, b, c, n, g, path, NODES: tl.constexpr):
+    """The mean of each pair and its slopes in a, b, c, n, g, without the factor of its form and the law's normaliser.
 
-
-@triton.jit
-def mean_and_slopes(a, b, c, n, g, order, stretch, most, share, step, rises, runs, NODES: tl.constexpr):
-    """The same with its slopes in a, b, c, n, g."""
-    vertex, size, bend = place(a, b, c, n, g, order, stretch, most, share)
+    The compiler removes slopes that a kernel does not read.
+    """
+    order, stretch, most, share, step, rises, runs = path
+    vertex, size, bend = _place(a, b, c, n, g, order, stretch, most, share)
     value, by_a, by_b = tl.zeros_like(a), tl.zeros_like(a), tl.zeros_like(a)
     by_c, by_n, by_g = tl.zeros_like(a), tl.zeros_like(a), tl.zeros_like(a)
     for node in range(NODES):
         rise, run = tl.load(rises + node).to(tl.float32), tl.load(runs + node).to(tl.float32)
-        m_re, m_im, s_re, s_im, v_re, v_im, f_re, f_im, q_re, q_im = term(
+        m_re, m_im, s_re, s_im, v_re, v_im, f_re, f_im, q_re, q_im = _term(
             a, b, c, n, g, order, vertex, size, bend, rise, run, step
         )
         r_re, r_im = m_re * f_re - m_im * f_im, m_re * f_im + m_im * f_re

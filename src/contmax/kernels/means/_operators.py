@@ -1,205 +1,118 @@
-"""Expectations by Triton's kernels as opaque torch operators, for tracers of torch.compile, fake and vmapped tensors.
+"""E_p[ψ] by compiled kernels as operators, and what the kernels for gates and masked means take.
 
-They are known to torch from the start, while triton is imported only when one of them runs on real numbers.
+Triton and numba are imported when an operator first runs on numbers: tracers cannot follow an import.
 """
 
+import functools
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from contmax._vmapped import Places, batch_first, one_by_one
+from contmax._backend import Backend, backend_of
+from contmax._eager import all_eager
+from contmax._operator import operator
+
+# Families of densities that Triton's kernels know, and the number that belongs to each.
+LINE = "line"  # σ, k = 1/(α−1) one of 0, …, 4 and ∞
+INTERVAL = "interval"  # half the length of the support for σ, k = 0
+ANY_ALPHA = "any alpha"  # σ, α, which may be a tensor instead
+PLANE = "plane"  # L of Σ = LLᵀ, k = 1/(α−1) from 1 to 30, or ∞
 
 
-@torch.library.custom_op("contmax::line_values", mutates_args=())
-def line_values_op(loc: Tensor, scale: Tensor, centre: Tensor, width: Tensor, k: float, raised: bool) -> Tensor:
-    """`contmax.kernels.triton.line_values` as one opaque node."""
-    from contmax.kernels import triton
+@functools.cache
+def _family(name: str) -> Any:
+    """The kernels of a family."""
+    from contmax.kernels.means import _gpu_any_alpha, _gpu_line, _gpu_plane
 
-    return triton.line_values(loc, scale, centre, width, k, raised)
-
-
-@line_values_op.register_fake
-def _(loc: Tensor, scale: Tensor, centre: Tensor, width: Tensor, k: float, raised: bool) -> Tensor:
-    return loc.new_empty(*loc.shape, centre.shape[0])
+    return {LINE: _gpu_line.LINE, INTERVAL: _gpu_line.INTERVAL, ANY_ALPHA: _gpu_any_alpha, PLANE: _gpu_plane.PLANE}[
+        name
+    ]
 
 
-@line_values_op.register_vmap
-def _(info: Any, in_dims: Places, *arguments: Any) -> Any:
-    tensors, rest = arguments[:4], arguments[4:]
-    if in_dims[2] is not None or in_dims[3] is not None:
-        return one_by_one(line_values_op, info, in_dims, arguments)
-    densities = batch_first(info, in_dims, tensors[:2])
-    return line_values_op(*densities, *tensors[2:], *rest), 0
-
-
-@torch.library.custom_op("contmax::line_gradients", mutates_args=())
-def line_gradients_op(
-    cotangent: Tensor,
-    loc: Tensor,
-    scale: Tensor,
-    centre: Tensor,
-    width: Tensor,
-    k: float,
-    raised: bool,
-    needs_basis: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """`contmax.kernels.triton.line_gradients` as one opaque node."""
-    from contmax.kernels import triton
-
-    return _or_empty(triton.line_gradients(cotangent, loc, scale, centre, width, k, raised, needs_basis))  # type: ignore[no-any-return]
-
-
-@line_gradients_op.register_fake
-def _(
-    cotangent: Tensor,
-    loc: Tensor,
-    scale: Tensor,
-    centre: Tensor,
-    width: Tensor,
-    k: float,
-    raised: bool,
-    needs_basis: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    by_centre, by_width = (loc.new_empty(centre.shape if needs_basis else 0) for _ in range(2))
-    return loc.new_empty(loc.shape), loc.new_empty(loc.shape), by_centre, by_width
-
-
-@line_gradients_op.register_vmap
-def _(info: Any, in_dims: Places, *arguments: Any) -> Any:
-    tensors, rest = arguments[:5], arguments[5:]
-    needs_basis = rest[-1]
-    if needs_basis or in_dims[3] is not None or in_dims[4] is not None:
-        return one_by_one(line_gradients_op, info, in_dims, arguments)
-    densities = batch_first(info, in_dims, tensors[:3])
-    return line_gradients_op(*densities, *tensors[3:], *rest), (0, 0, None, None)
-
-
-@torch.library.custom_op("contmax::any_line_values", mutates_args=())
-def any_line_values_op(
-    loc: Tensor, scale: Tensor, index: Tensor | None, number: float | None, centre: Tensor, width: Tensor
+def _means_like(
+    loc: Tensor, _scale: Tensor, _index: Tensor | None, centre: Tensor, _width: Tensor, _family: str, _number: float
 ) -> Tensor:
-    """`contmax.kernels.triton.any_line_values` as one opaque node."""
-    from contmax.kernels import triton
-
-    return triton.any_line_values(loc, scale, index, number, centre, width)
+    return loc.new_empty(*loc.shape[: loc.dim() + 1 - centre.dim()], centre.shape[0])
 
 
-@any_line_values_op.register_fake
-def _(loc: Tensor, scale: Tensor, index: Tensor | None, number: float | None, centre: Tensor, width: Tensor) -> Tensor:
-    return loc.new_empty(*loc.shape, centre.shape[0])
+@operator("gaussian_means", _means_like, shared=("centre", "width"))
+def gaussian_means(
+    loc: Tensor, scale: Tensor, index: Tensor | None, centre: Tensor, width: Tensor, family: str, number: float
+) -> Tensor:
+    """E_p[ψ], (*batch, K), of β-Gaussians under K Gaussian functions, float32, by Triton's kernels.
+
+    Args:
+        loc: μ, (*batch), or (*batch, 2) on the plane.
+        scale: σ, or what the family takes for it, (*batch), or (*batch, 2, 2).
+        index: α as a tensor, (*batch), of any dtype; None where the number is enough.
+        centre: μ_j, (K,) or (K, 2).
+        width: σ_j, (K,), or L_j of Σ_j = L_jL_jᵀ, (K, 2, 2).
+        family: LINE, INTERVAL, ANY_ALPHA or PLANE.
+        number: k or α, as the family takes it.
+    """
+    means: Tensor = _family(family).values(loc, scale, index, centre, width, number)
+    return means
 
 
-@any_line_values_op.register_vmap
-def _(info: Any, in_dims: Places, *arguments: Any) -> Any:
-    if in_dims[4] is not None or in_dims[5] is not None:
-        return one_by_one(any_line_values_op, info, in_dims, arguments)
-    densities = batch_first(info, in_dims, arguments[:3])
-    return any_line_values_op(*densities, *arguments[3:]), 0
+def _gradients_like(
+    _cotangent: Tensor,
+    loc: Tensor,
+    scale: Tensor,
+    _index: Tensor | None,
+    centre: Tensor,
+    width: Tensor,
+    family: str,
+    _number: float,
+    needs_basis: bool,
+) -> tuple[Tensor, ...]:
+    by_alpha = loc.new_empty(loc.shape if family == ANY_ALPHA else 0)
+    by_basis = (loc.new_empty(x.shape if needs_basis else 0) for x in (centre, width))
+    return loc.new_empty(loc.shape), loc.new_empty(scale.shape), by_alpha, *by_basis
 
 
-@torch.library.custom_op("contmax::any_line_gradients", mutates_args=())
-def any_line_gradients_op(
+@operator("gaussian_mean_gradients", _gradients_like, shared=("centre", "width"), sums_if="needs_basis")
+def gaussian_mean_gradients(
     cotangent: Tensor,
     loc: Tensor,
     scale: Tensor,
     index: Tensor | None,
-    number: float | None,
     centre: Tensor,
     width: Tensor,
+    family: str,
+    number: float,
     needs_basis: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """`contmax.kernels.triton.any_line_gradients` as one opaque node."""
-    from contmax.kernels import triton
+    """Gradients of loc, scale, α, centre and width from that of the means, (*batch, K).
 
-    return _or_empty(triton.any_line_gradients(cotangent, loc, scale, index, number, centre, width, needs_basis))  # type: ignore[no-any-return]
-
-
-@any_line_gradients_op.register_fake
-def _(
-    cotangent: Tensor,
-    loc: Tensor,
-    scale: Tensor,
-    index: Tensor | None,
-    number: float | None,
-    centre: Tensor,
-    width: Tensor,
-    needs_basis: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    by_loc, by_scale, by_alpha = (loc.new_empty(loc.shape) for _ in range(3))
-    by_centre, by_width = (loc.new_empty(centre.shape if needs_basis else 0) for _ in range(2))
-    return by_loc, by_scale, by_alpha, by_centre, by_width
+    That of α has shape (0,) except for ANY_ALPHA, and the last two have it where they are not needed.
+    """
+    gradients: tuple[Tensor, Tensor, Tensor, Tensor, Tensor] = _family(family).gradients(
+        cotangent, loc, scale, index, centre, width, number, needs_basis
+    )
+    return gradients
 
 
-@any_line_gradients_op.register_vmap
-def _(info: Any, in_dims: Places, *arguments: Any) -> Any:
-    needs_basis = arguments[-1]
-    if needs_basis or in_dims[5] is not None or in_dims[6] is not None:
-        return one_by_one(any_line_gradients_op, info, in_dims, arguments)
-    densities = batch_first(info, in_dims, arguments[:4])
-    return any_line_gradients_op(*densities, *arguments[4:]), (0, 0, 0, None, None)
+# A program of the gate kernel holds a row of logits.
+_LONGEST_ROW = 16384
 
 
-@torch.library.custom_op("contmax::plane_values", mutates_args=())
-def plane_values_op(loc: Tensor, tril: Tensor, centre: Tensor, basis_tril: Tensor, k: float) -> Tensor:
-    """`contmax.kernels.triton.plane_values` as one opaque node."""
-    from contmax.kernels import triton
-
-    return triton.plane_values(loc, tril, centre, basis_tril, k)
-
-
-@plane_values_op.register_fake
-def _(loc: Tensor, tril: Tensor, centre: Tensor, basis_tril: Tensor, k: float) -> Tensor:
-    return loc.new_empty(*loc.shape[:-1], centre.shape[0])
+def gates_are_compiled(logits: Tensor) -> bool:
+    """Whether `contmax.kernels.means._gpu_gates` takes these logits: in eager calls, since tracers fuse torch's own."""
+    return (
+        logits.dtype == torch.float32
+        and 0 < logits.shape[-1] <= _LONGEST_ROW
+        and logits.numel() > 0
+        and all_eager(logits)
+        and backend_of(logits) is Backend.TRITON
+    )
 
 
-@plane_values_op.register_vmap
-def _(info: Any, in_dims: Places, *arguments: Any) -> Any:
-    if in_dims[2] is not None or in_dims[3] is not None:
-        return one_by_one(plane_values_op, info, in_dims, arguments)
-    densities = batch_first(info, in_dims, arguments[:2])
-    return plane_values_op(*densities, *arguments[2:]), 0
-
-
-@torch.library.custom_op("contmax::plane_gradients", mutates_args=())
-def plane_gradients_op(
-    cotangent: Tensor,
-    loc: Tensor,
-    tril: Tensor,
-    centre: Tensor,
-    basis_tril: Tensor,
-    k: float,
-    needs_basis: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """`contmax.kernels.triton.plane_gradients` as one opaque node."""
-    from contmax.kernels import triton
-
-    return _or_empty(triton.plane_gradients(cotangent, loc, tril, centre, basis_tril, k, needs_basis))  # type: ignore[no-any-return]
-
-
-@plane_gradients_op.register_fake
-def _(
-    cotangent: Tensor,
-    loc: Tensor,
-    tril: Tensor,
-    centre: Tensor,
-    basis_tril: Tensor,
-    k: float,
-    needs_basis: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    by_centre, by_basis = (loc.new_empty(x.shape if needs_basis else 0) for x in (centre, basis_tril))
-    return loc.new_empty(loc.shape), loc.new_empty(tril.shape), by_centre, by_basis
-
-
-@plane_gradients_op.register_vmap
-def _(info: Any, in_dims: Places, *arguments: Any) -> Any:
-    needs_basis = arguments[-1]
-    if needs_basis or in_dims[3] is not None or in_dims[4] is not None:
-        return one_by_one(plane_gradients_op, info, in_dims, arguments)
-    densities = batch_first(info, in_dims, arguments[:3])
-    return plane_gradients_op(*densities, *arguments[3:]), (0, 0, None, None)
-
-
-def _or_empty(gradients: tuple[Tensor | None, ...]) -> Any:
-    """Operators return tensors: an empty one, (0,), where a gradient is not needed; that of the location always is."""
-    return tuple(gradients[0].new_empty(0) if g is None else g for g in gradients)  # type: ignore[union-attr]
+def masked_means_are_compiled(weights: Tensor, values: Tensor) -> bool:
+    """Whether `contmax.kernels.means._gpu_masked_mean` takes these tensors, in eager calls too."""
+    return (
+        weights.dtype == torch.float32
+        and values.numel() > 0
+        and all_eager(weights, values)
+        and backend_of(values) is Backend.TRITON
+    )

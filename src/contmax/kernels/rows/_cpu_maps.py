@@ -8,8 +8,8 @@ from torch import Tensor
 
 from contmax._backend import NUMBA_DTYPES, Backend
 from contmax._eager import holds_numbers
-from contmax.kernels._numba_kernels import backward_kernel, forward_kernel
 from contmax.kernels.cpu._threads import over_rows
+from contmax.kernels.rows._cpu_rows import backward_rows, forward_rows
 
 
 def entmax_rows(x: Tensor, alpha: float | Tensor) -> tuple[Tensor, Tensor]:
@@ -20,7 +20,7 @@ def entmax_rows(x: Tensor, alpha: float | Tensor) -> tuple[Tensor, Tensor]:
     p = torch.empty_like(x, memory_format=torch.contiguous_format)
     matrix = _matrix(x)
     gain = np.empty(matrix.shape[0])
-    over_rows(forward_kernel, matrix, _numbers(alpha, x), _matrix(p), gain)
+    over_rows(forward_rows, matrix, _numbers(alpha, x), _matrix(p), gain)
     return p, torch.from_numpy(gain.reshape(*x.shape[:-1], 1))
 
 
@@ -29,7 +29,7 @@ def entmax_rows_backward(p: Tensor, g: Tensor, alpha: float | Tensor, needs_alph
     grad = torch.empty_like(p, memory_format=torch.contiguous_format)
     grad_alpha = p.new_empty((*p.shape[:-1], 1) if needs_alpha else (0,))
     arrays = (_matrix(p), _matrix(g), _numbers(alpha, p), _matrix(grad), grad_alpha.numpy().reshape(-1))
-    over_rows(backward_kernel, *arrays)
+    over_rows(backward_rows, *arrays)
     return grad, grad_alpha
 
 

@@ -1,17 +1,49 @@
 """Windows of β-Gaussians on the line, in float32: where the integrand of a pair is, and its sums there.
 
-The rules are those of `contmax.expectations._line_window`, k = 1/(α−1) = 0, …, 4, which see.
+The rules are those of `contmax.expectations._line_window`, k = 1/(α−1) = 0, …, 4. Lengths, distances and slopes stay in
+range here, whatever the parameters are.
 """
 
 import triton
 import triton.language as tl
 
-from contmax.kernels.means._gpu_lengths import distance
-
+# Lengths are clamped to the range of the first two numbers, distances to the second, slopes to the third. Products of
+# two stay finite, and far pairs underflow by themselves.
+SHORTEST, LONGEST, STEEPEST = tl.constexpr(1e-18), tl.constexpr(1e18), tl.constexpr(1e33)
 # How far a window reaches, in standard deviations.
 REACH, INVERSE_REACH = tl.constexpr(5.6), tl.constexpr(1 / 5.6)
 # exp(−z²/2) = 2^{−(z·ROOT)²}.
 ROOT, INVERSE_ROOT = tl.constexpr(0.8493218002880191), tl.constexpr(1.1774100225154747)
+
+
+@triton.jit
+def length_in_range(x):
+    """The length within range."""
+    return tl.minimum(tl.maximum(x, SHORTEST), LONGEST)
+
+
+@triton.jit
+def nan_from(x, y):
+    """NaN where one of both is NaN, else 0. Minima and maxima lose NaN, so kernels add this at the end."""
+    return tl.where((x == x) & (y == y), 0.0, float("nan"))
+
+
+@triton.jit
+def distance(x, y):
+    return tl.minimum(tl.maximum(x - y, -LONGEST), LONGEST)
+
+
+@triton.jit
+def bounded(slope):
+    return tl.minimum(tl.maximum(slope, -STEEPEST), STEEPEST)
+
+
+@triton.jit
+def load_functions(centre_ptr, width_ptr, column, known):
+    """μ_j; σ_j within range; and NaN where one of both is NaN, else 0: of a block of functions."""
+    centre = tl.load(centre_ptr + column, known, other=0.0)
+    width = tl.load(width_ptr + column, known, other=1.0)
+    return centre, length_in_range(width), nan_from(centre, width)
 
 
 @triton.jit
@@ -31,7 +63,7 @@ def half_width(scale, stretch, K: tl.constexpr):
 
 @triton.jit
 def window(mu, a, inverse_a, centre, width, inverse_width, wide_from):
-    """Where the integrand of each pair is: z = z₀ + dz·x, 1 + y = left + span·x, 1 − y = right + span·(1 − x).
+    """The window of each pair: z = z₀ + dz·x, 1 + y = left + span·x, 1 − y = right + span·(1 − x).
 
     z is in units of √(2/ln 2), for exp2. Also whether the density is the narrower: a/σ_j ≤ `wide_from`.
     """
@@ -76,17 +108,6 @@ def node(rule, n, mirrored: tl.constexpr, PAIRS: tl.constexpr):
     if mirrored:
         x, rest = rest, x
     return x, rest, log_weight
-
-
-@triton.jit
-def sum_of_values(z, dz, left, right, span, rule, K: tl.constexpr, PAIRS: tl.constexpr):
-    total = tl.zeros_like(z)
-    for n in tl.static_range(PAIRS):
-        for mirrored in tl.static_range(2):
-            x, rest, log_weight = node(rule, n, mirrored, PAIRS)
-            _u, _y, room, escort = _at(z, dz, left, right, span, x, rest, log_weight, K)
-            total += escort if K == 0 else escort * room
-    return total
 
 
 @triton.jit

@@ -1,7 +1,11 @@
 """E_p[ψ] on the line for every α, one for each density, and its gradients: one density at a time in each program.
 
-Which rule fits depends on α alone, so all pairs of a program take the same one: heavy tails, bells, or densities whose
-ends show. No one looks at α outside. The torch reference is `contmax.expectations._line_scales`.
+α alone decides which rule fits, so all pairs of a program take one branch: heavy tails, bells, or densities with
+visible ends. The host never reads α. The torch reference is `contmax.expectations._line_scales`.
+
+With t = μ + bξ the density in ξ is C(ε) (1 − εξ²)^{1/ε}, ε = α − 1, which is exp(−ξ²)/√π at ε = 0. The formulas for b
+and C are those of `contmax.densities._profile`, `contmax.numerics._gamma_ratio` and `stirling_factor` in
+`contmax.expectations._scale_law`, in float64: computed once for a density, they cost little.
 """
 
 import functools
@@ -15,13 +19,18 @@ from contmax._caches import DeviceCache
 from contmax.kernels.gpu._counting import blocks_of, power_of_two
 from contmax.kernels.gpu._kept import LAUNCHES, Launch
 from contmax.kernels.gpu._launch import laid_out, resolved
-from contmax.kernels.means._gpu_any_bell import bell_reach, bell_slopes, bell_value
-from contmax.kernels.means._gpu_any_edges import edge_slopes, edge_value
-from contmax.kernels.means._gpu_any_law import gap_in_range, row_law, tail_law
-from contmax.kernels.means._gpu_any_tails import tail_slopes, tail_value
-from contmax.kernels.means._gpu_lengths import bounded, length_in_range, nan_from
+from contmax.kernels.means._gpu_any_rules import (
+    bell,
+    bell_reach,
+    edges,
+    tails,
+)
+from contmax.kernels.means._gpu_windows import bounded, length_in_range, load_functions, nan_from
 from contmax.numerics import unit_gauss_legendre
 
+_HALF_LOG_2PI, _HALF_LOG_2 = tl.constexpr(0.9189385332046727), tl.constexpr(0.34657359027997264)
+# |ε| below the first number is rounded up to it, where values are those of a Gaussian; above the last p is uniform.
+_LEAST, _MOST = tl.constexpr(1e-7), tl.constexpr(1e6)
 _INVERSE_SQRT_2PI = tl.constexpr(0.3989422804014327)
 # Below the first ε tails are heavy, above the second ends show.
 _TAILS, _EDGES = tl.constexpr(-0.02), tl.constexpr(0.25)
@@ -34,11 +43,79 @@ _FEW = 1024
 
 
 @triton.jit
+def _gap_in_range(gap):
+    """ε = α − 1, not zero; NaN stays NaN."""
+    gap = tl.where(gap > _MOST, _MOST, gap)
+    return tl.where(tl.abs(gap) < _LEAST, _LEAST, gap)
+
+
+@triton.jit
+def _gamma_ratio(gap):
+    """G₁(ε) and its derivative."""
+    sign = tl.where(gap < 0.0, -1.0, 1.0).to(tl.float64)
+    size = sign * gap
+    offset = 8.0 + 0.75 * sign
+    scale = 1.0 / (1.0 + offset * size)
+    inverse = size * scale
+    q = inverse * inverse
+    # The series of ln Γ(w+¾)/Γ(w+¼), made of Euler numbers; three terms are enough for float32, six are taken.
+    c_1, c_2, c_3 = 1.0 / 64.0, -5.0 / 2048.0, 61.0 / 49152.0
+    c_4, c_5, c_6 = -1385.0 / 1048576.0, 50521.0 / 20971520.0, -2702765.0 / 402653184.0
+    value = q * (c_1 + q * (c_2 + q * (c_3 + q * (c_4 + q * (c_5 + q * c_6)))))
+    series = 2.0 * c_1 + q * (4.0 * c_2 + q * (6.0 * c_3 + q * (8.0 * c_4 + q * (10.0 * c_5 + q * (12.0 * c_6)))))
+    slope = series * inverse * scale * scale + 0.5 * offset * scale
+    # Products of eight quotients and sums of eight reciprocals, each as one quotient: divisions in float64 are slow.
+    above_all, below_all, sums = 1.0 + 0.0 * size, 1.0 + 0.0 * size, 0.0 * size
+    for j in tl.static_range(1, 9):
+        below = 1.0 + (j - 0.5 + 0.5 * sign) * size
+        above = below + 0.5 * sign * size
+        sums = sums * (below * above) + above_all * below_all
+        above_all *= above
+        below_all *= below
+    slope -= 0.5 * sums / (above_all * below_all)
+    return value - 0.5 * tl.log(scale) - sign * tl.log(above_all / below_all), sign * slope
+
+
+@triton.jit
+def _row_law(sigma, gap):
+    """ln b, ∂ln b/∂ln σ, ∂ln b/∂α, ln C and dln C/dε, in float64."""
+    ratio, slope = _gamma_ratio(gap)
+    weight = 1.0 / (1.0 + 0.5 * gap)
+    log_sigma = tl.log(sigma)
+    height = ratio - _HALF_LOG_2PI
+    peak = weight * (height - log_sigma)
+    log_b = _HALF_LOG_2 + weight * (log_sigma + 0.5 * gap * height)
+    by_gap = 0.5 * (peak + gap * weight * (slope - 0.5 * peak))
+    # ½ ln π = ½ ln 2π − ½ ln 2.
+    return log_b, weight, by_gap, ratio - (_HALF_LOG_2PI - _HALF_LOG_2), slope
+
+
+@triton.jit
+def _tail_law(gap):
+    """−ν, ln of the normaliser √(|ν|/2π)/g(|ν|) of the law of the scale, and its derivative in |ν|, for α < 1."""
+    x = -(1.0 + 1.5 * gap) / gap
+    # Γ is shifted up by ten, to where Stirling's series is exact.
+    shifted = x + 10.0
+    product, harmonic = x * 0.0 + 1.0, x * 0.0
+    for j in tl.static_range(10):
+        product *= x + j
+        harmonic += 1.0 / (x + j)
+    inverse = 1.0 / shifted
+    q = inverse * inverse
+    series = inverse * (1.0 / 12.0 + q * (-1.0 / 360.0 + q * (1.0 / 1260.0 - q * (1.0 / 1680.0))))
+    series_slope = q * (-1.0 / 12.0 + q * (3.0 / 360.0 + q * (-5.0 / 1260.0 + q * (7.0 / 1680.0))))
+    log_x, log_shifted = tl.log(x), tl.log(shifted)
+    log_g = series + (shifted - 0.5) * log_shifted - shifted - tl.log(product) + x - (x - 0.5) * log_x
+    slope = series_slope + log_shifted - 0.5 * inverse - harmonic - log_x + 0.5 / x
+    return x, 0.5 * log_x - _HALF_LOG_2PI - log_g, 0.5 / x - slope
+
+
+@triton.jit
 def _density(loc_ptr, scale_ptr, alpha_ptr, row, gap, PER_ROW: tl.constexpr):
     """μ, and σ and ε in float64."""
     mu, sigma = tl.load(loc_ptr + row), tl.load(scale_ptr + row).to(tl.float64)
     wide = tl.load(alpha_ptr + row).to(tl.float64) - 1.0 if PER_ROW else sigma * 0.0 + gap
-    return mu, sigma, gap_in_range(wide)
+    return mu, sigma, _gap_in_range(wide)
 
 
 @triton.jit
@@ -58,33 +135,40 @@ def any_fwd_kernel(
     EDGE_NODES: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
-    """r of one density against a block of functions."""
+    """r of one density against a block of functions.
+
+    The slopes of the rules are not read here, and the compiler removes them.
+    """
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     known = column < columns
     mu, sigma, wide_gap = _density(loc_ptr, scale_ptr, alpha_ptr, row, gap, PER_ROW)
-    centre, width = tl.load(centre_ptr + column, known, other=0.0), tl.load(width_ptr + column, known, other=1.0)
-    log_b, _weight, _by_gap, log_constant, _slope = row_law(sigma, wide_gap)
-    lost = nan_from(mu, log_b) + nan_from(centre, width)
-    epsilon, width = wide_gap.to(tl.float32), length_in_range(width)
+    centre, width, nan = load_functions(centre_ptr, width_ptr, column, known)
+    log_b, _weight, _by_gap, log_constant, _slope = _row_law(sigma, wide_gap)
+    nan = nan_from(mu, log_b) + nan
+    epsilon = wide_gap.to(tl.float32)
     constant = tl.exp(log_constant).to(tl.float32) * _INVERSE_SQRT_2PI
     b = length_in_range(tl.exp(log_b).to(tl.float32))
     r = tl.zeros([COLUMNS], tl.float32)
     if epsilon < _TAILS:
-        x, log_norm, _norm_slope = tail_law(wide_gap)
+        x, log_norm, _norm_slope = _tail_law(wide_gap)
         deviation = length_in_range((tl.exp(log_b) / tl.sqrt(2.0 + 3.0 * wide_gap)).to(tl.float32))
-        r = tail_value(mu, deviation, centre, width, x.to(tl.float32)) * tl.exp(log_norm).to(tl.float32)
-        r *= _INVERSE_SQRT_2PI
+        r, _loc, _length, _width, _shape = tails(mu, deviation, centre, width, x.to(tl.float32), 0.0)
+        r = r * tl.exp(log_norm).to(tl.float32) * _INVERSE_SQRT_2PI
     else:
         if epsilon < _EDGES:
             reach, curvature = bell_reach(epsilon)
-            r = bell_value(mu, b, centre, width, epsilon, reach, curvature, bell_rule, BELL_NODES) * constant
+            r, _loc, _length, _width, _shape = bell(
+                mu, b, centre, width, epsilon, reach, curvature, 0.0, bell_rule, BELL_NODES
+            )
+            r *= constant
         else:
             k = 1.0 / epsilon
             root = tl.sqrt(k)
             a = length_in_range(b * root)
-            r = edge_value(mu, a, centre, width, k, edge_rule, EDGE_NODES) * (constant * root)
-    tl.store(r_ptr + row * columns + column, r + lost, known)
+            r, _loc, _length, _width, _shape = edges(mu, a, centre, width, k, 0.0, edge_rule, EDGE_NODES)
+            r *= constant * root
+    tl.store(r_ptr + row * columns + column, r + nan, known)
 
 
 @triton.jit
@@ -113,41 +197,40 @@ def any_bwd_kernel(
     EDGE_NODES: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
-    """The gradients of GROUP densities as far as a block of functions gives them, each (blocks, B).
+    """The shares of a block of functions in the gradients of GROUP densities, each (blocks, B).
 
     With BASIS also the share of these densities in the gradients of the functions, (groups, 2, K).
     """
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     known = column < columns
-    centre, width = tl.load(centre_ptr + column, known, other=0.0), tl.load(width_ptr + column, known, other=1.0)
-    lost, width = nan_from(centre, width), length_in_range(width)
+    centre, width, nan = load_functions(centre_ptr, width_ptr, column, known)
     by_centre, by_width = tl.zeros([COLUMNS], tl.float32), tl.zeros([COLUMNS], tl.float32)
     first = tl.program_id(0).to(tl.int64) * GROUP
     for row in range(first, tl.minimum(first + GROUP, rows)):
         mu, sigma, wide_gap = _density(loc_ptr, scale_ptr, alpha_ptr, row, gap, PER_ROW)
-        log_b, weight, by_gap, log_constant, log_slope = row_law(sigma, wide_gap)
+        log_b, weight, by_gap, log_constant, log_slope = _row_law(sigma, wide_gap)
         epsilon = wide_gap.to(tl.float32)
         size = tl.exp(log_constant).to(tl.float32)
         b = length_in_range(tl.exp(log_b).to(tl.float32))
-        # How the length that a rule knows moves with α, in units of itself.
+        # ∂ ln length/∂α of the length that the rule takes.
         moves = by_gap.to(tl.float32)
         slope, slope_length = tl.zeros([COLUMNS], tl.float32), tl.zeros([COLUMNS], tl.float32)
         slope_width, slope_shape = tl.zeros([COLUMNS], tl.float32), tl.zeros([COLUMNS], tl.float32)
         length = b
         if epsilon < _TAILS:
-            x, log_norm, norm_slope = tail_law(wide_gap)
+            x, log_norm, norm_slope = _tail_law(wide_gap)
             share = 2.0 + 3.0 * wide_gap
             length = length_in_range((tl.exp(log_b) / tl.sqrt(share)).to(tl.float32))
             moves = (by_gap - 1.5 / share).to(tl.float32)
             size = tl.exp(log_norm).to(tl.float32)
-            slope, slope_length, slope_width, slope_shape = tail_slopes(
+            _r, slope, slope_length, slope_width, slope_shape = tails(
                 mu, length, centre, width, x.to(tl.float32), norm_slope.to(tl.float32)
             )
             slope_shape = slope_shape / (epsilon * epsilon)
         else:
             if epsilon < _EDGES:
                 reach, curvature = bell_reach(epsilon)
-                slope, slope_length, slope_width, slope_shape = bell_slopes(
+                _r, slope, slope_length, slope_width, slope_shape = bell(
                     mu, b, centre, width, epsilon, reach, curvature, log_slope.to(tl.float32), bell_rule, BELL_NODES
                 )
             else:
@@ -155,14 +238,14 @@ def any_bwd_kernel(
                 length = length_in_range(b * tl.sqrt(k))
                 moves = (by_gap - 0.5 / wide_gap).to(tl.float32)
                 size *= tl.sqrt(k)
-                slope, slope_length, slope_width, slope_shape = edge_slopes(
+                _r, slope, slope_length, slope_width, slope_shape = edges(
                     mu, length, centre, width, k, log_slope.to(tl.float32) - 0.5 * k, edge_rule, EDGE_NODES
                 )
         size *= _INVERSE_SQRT_2PI
         offsets = row * row_stride + column.to(tl.int64) * column_stride
-        # NaN from NaN, in all slopes.
+        # NaN in a parameter makes all its gradients NaN.
         cotangent = tl.load(cotangent_ptr + offsets, known, other=0.0)
-        cotangent += tl.where(known, lost + nan_from(mu, log_b), 0.0)
+        cotangent += tl.where(known, nan + nan_from(mu, log_b), 0.0)
         slope, slope_length = bounded(slope * size), bounded(slope_length * size)
         by_alpha = tl.sum(cotangent * bounded(slope_shape * size + slope_length * (length * moves)), 0)
         # The length is σ to a power, with or without its factor.
@@ -180,52 +263,30 @@ def any_bwd_kernel(
         tl.store(share_ptr + columns, by_width, known)
 
 
-def any_line_values(
-    loc: Tensor, scale: Tensor, index: Tensor | None, number: float | None, centre: Tensor, width: Tensor
-) -> Tensor:
-    """r, (*batch, K), of β-Gaussians (*batch) against K functions.
-
-    Args:
-        loc: μ, float32.
-        scale: σ, float32.
-        index: α, a tensor (*batch) of any dtype, or None.
-        number: α, where `index` is None.
-        centre: μ_j, (K,), float32.
-        width: σ_j, (K,), float32.
-    """
+def values(loc: Tensor, scale: Tensor, index: Tensor | None, centre: Tensor, width: Tensor, number: float) -> Tensor:
+    """r, (*batch, K), of β-Gaussians; α is the tensor `index`, (*batch), of any dtype, or where it is None a number."""
     r = loc.new_empty(*loc.shape, centre.shape[0])
-    if r.numel() == 0:
-        return r
-    alpha, gap = (loc, (number or 0.0) - 1.0) if index is None else (index, 0.0)
-    parameters = (laid_out(x) for x in (loc, scale, alpha, centre, width))
-    _values(loc.numel(), centre.shape[0], gap, index is not None)(r, *parameters, *_rules(loc.device))
+    if r.numel():
+        alpha, gap = _alpha_and_gap(loc, index, number)
+        parameters = (laid_out(x) for x in (loc, scale, alpha, centre, width))
+        launch = _launch_of_values(loc.numel(), centre.shape[0], gap, index is not None)
+        launch(r, *parameters, *rules_on(loc.device))
     return r
 
 
-def any_line_gradients(
+def gradients(
     cotangent: Tensor,
     loc: Tensor,
     scale: Tensor,
     index: Tensor | None,
-    number: float | None,
     centre: Tensor,
     width: Tensor,
+    number: float,
     needs_basis: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
-    """Gradients of loc, scale and alpha, (*batch), and of centre and width, (K,), None where not needed.
-
-    Args:
-        cotangent: that of r, (*batch, K).
-        loc: as of :func:`any_line_values`, and so the others.
-        scale: likewise.
-        index: likewise.
-        number: likewise.
-        centre: likewise.
-        width: likewise.
-        needs_basis: whether the gradients of centre and width are needed.
-    """
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of loc, scale, α, centre and width; the last two are of shape (0,) where they are not needed."""
     rows, columns = loc.numel(), centre.shape[0]
-    alpha, gap = (loc, (number or 0.0) - 1.0) if index is None else (index, 0.0)
+    alpha, gap = _alpha_and_gap(loc, index, number)
     block, warps = _block(columns, _BACKWARD_COLUMNS)
     blocks = blocks_of(columns, block)
     group = min(16, power_of_two(max(1, rows // _FEW))) if needs_basis else 1
@@ -237,16 +298,21 @@ def any_line_gradients(
         parameters = (laid_out(x) for x in (loc, scale, alpha, centre, width))
         kinds = {"GROUP": group, "PER_ROW": index is not None, "BASIS": needs_basis, **_NODES, "COLUMNS": block}
         numbers = (rows, columns, *matrix.stride(), gap)
-        gradients = Launch(any_bwd_kernel, (groups, blocks), numbers, kinds, warps, contracts=True)
-        gradients(*by_row, shares, matrix, *parameters, *_rules(loc.device))
+        launch = Launch(any_bwd_kernel, (groups, blocks), numbers, kinds, warps, contracts=True)
+        launch(*by_row, shares, matrix, *parameters, *rules_on(loc.device))
     by_loc, by_scale, by_alpha = ((x if blocks == 1 else x.sum(0)).reshape(loc.shape) for x in by_row)
     if not needs_basis:
-        return by_loc, by_scale, by_alpha, None, None
+        return by_loc, by_scale, by_alpha, loc.new_empty(0), loc.new_empty(0)
     return by_loc, by_scale, by_alpha, shares[:, 0].sum(0), shares[:, 1].sum(0)
 
 
+def _alpha_and_gap(loc: Tensor, index: Tensor | None, number: float) -> tuple[Tensor, float]:
+    """The kernels' tensor of α, an unused one where α is a number; and α − 1 of a number."""
+    return (loc, number - 1.0) if index is None else (index, 0.0)
+
+
 @DeviceCache
-def _rules(device: torch.device) -> tuple[Tensor, Tensor]:
+def rules_on(device: torch.device) -> tuple[Tensor, Tensor]:
     """Nodes on [0, 1], their distances to 1, and log₂ of their weights, of both rules, in float32."""
     x, weights = unit_gauss_legendre(_BELL_NODES, device)
     bell = torch.cat([x, x.flip(0), weights.log2()]).float()
@@ -259,7 +325,7 @@ def _rules(device: torch.device) -> tuple[Tensor, Tensor]:
 
 
 @functools.lru_cache(maxsize=LAUNCHES)
-def _values(rows: int, columns: int, gap: float, per_row: bool) -> Launch:
+def _launch_of_values(rows: int, columns: int, gap: float, per_row: bool) -> Launch:
     block, warps = _block(columns, _COLUMNS)
     kinds = {"PER_ROW": per_row, **_NODES, "COLUMNS": block}
     grid = (rows, blocks_of(columns, block))

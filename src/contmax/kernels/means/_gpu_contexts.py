@@ -1,13 +1,12 @@
-"""The contexts of the commonest continuous attention, a density for each sequence, and their gradients.
+"""The contexts of continuous attention with one density for each sequence, and their gradients.
 
-A density has few parameters, n of its location and n² of its scale. So the context changes along few directions: they
-are found with it, from one look at the values. Then a gradient is a product of these with the cotangent, and the
-backward pass need not read the values again. As for the commonest maps (`_plain_rows`), what is known of a kind of
-tensors is asked once, and kept.
+A density has few parameters, N of its location and N² of its scale, so the context changes along few directions. One
+pass over the values finds the context and these directions. A gradient is then a product of the directions with the
+cotangent, and the backward pass never reads the values again. Everything that depends on shapes alone is found once
+and cached.
 """
 
 import functools
-from collections.abc import Callable
 
 import torch
 import triton
@@ -17,15 +16,17 @@ from torch import Tensor
 from contmax.kernels.gpu._counting import blocks_of, power_of_two
 from contmax.kernels.gpu._kept import LAUNCHES, Launch, ReadyLaunch
 from contmax.kernels.gpu._launch import laid_out
-from contmax.kernels.means import _gpu_line as _line
-from contmax.kernels.means import _gpu_plane as _plane
+from contmax.kernels.means._gpu_line import LINE
+from contmax.kernels.means._gpu_pairs import launch_of_values
+from contmax.kernels.means._gpu_plane import PLANE, PLANE_OF_MATRIX
 
-# All measured on an H200. Contexts with so many numbers keep the device busy by small programs; up to so many slopes
-# leave registers for more observations at a time.
+# All measured on an H200. From _MANY numbers of all contexts on, small programs keep the device busy; up to
+# _FEW_SLOPES slopes leave registers for more observations at a time.
 _MANY, _FEW_SLOPES = 2**16, 2
-# After so many turns sequences are divided: into parts of at least so many, for so many programs.
+# A sequence of more than _MANY_TURNS steps of the loop is divided into parts of at least _TURNS_OF_A_PART steps, until
+# there are _PROGRAMS programs.
 _MANY_TURNS, _TURNS_OF_A_PART, _PROGRAMS = 16, 4, 512
-# What a program of the backward pass writes, and how much of a cotangent one multiplies at a time.
+# Numbers that a program of the backward pass writes, and numbers of a cotangent that it multiplies at a time.
 _WRITTEN, _MULTIPLIED = 4096, 512
 
 
@@ -130,7 +131,7 @@ def contexts_bwd_kernel(
         tl.store(by_values_ptr + place, share[:, None] * cotangent[None, :], inside)
 
 
-class PlainContexts:
+class Contexts:
     """Contexts of values (B, L, D) of one layout, under densities of one kind; all is float32 and on one device.
 
     Args:
@@ -138,7 +139,7 @@ class PlainContexts:
         strides: likewise.
         functions: K, how many functions ψ there are; they are not learned.
         dimension: n, 1 or 2.
-        k: 1/(α−1), as :func:`contmax.kernels.triton.line_values` and :func:`contmax.kernels.triton.plane_values` take.
+        k: 1/(α−1), as the families LINE and PLANE of `contmax.kernels.means` take it.
         is_matrix: whether Σ is given on the plane, not its factor.
         device: of all tensors.
     """
@@ -155,15 +156,12 @@ class PlainContexts:
     ) -> None:
         self._shape, self._functions, self._dimension = shape, functions, dimension
         self._slopes = dimension + dimension**2
-        # That of a CPU, where the interpreter runs, has no number.
+        # CPU devices (interpreter only) have index None.
         self._device = -1 if device.index is None else device.index
-        # Asked for at every call, since the stream may be another then.
-        if dimension == 1:
-            self._rule: Callable[[], tuple[Tensor, ...]] = lambda: (_line.rule_of(k, device),)
-            values = [_line.launch_of_values(shape[0], functions, k, True, slopes) for slopes in (False, True)]
-        else:
-            self._rule = functools.partial(_plane.nodes_on, device)
-            values = [_plane.launch_of_values(shape[0], functions, k, is_matrix, slopes) for slopes in (False, True)]
+        family = LINE if dimension == 1 else PLANE_OF_MATRIX if is_matrix else PLANE
+        # Called for every launch, since the current stream must have seen the nodes.
+        self._rule = functools.partial(family.rule, k, device)
+        values = [launch_of_values(family, shape[0], functions, k, slopes) for slopes in (False, True)]
         self._values = [self._ready(launch) for launch in values]
         self._parts, contexts = _launches_of_contexts(shape, strides, self._slopes)
         self._contexts = [self._ready(launch) for launch in contexts]
@@ -180,18 +178,18 @@ class PlainContexts:
         *,
         needs_slopes: bool,
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """c, (B, D); the shares of the observations and how they change, (B, 1 + n + n², L); and how c changes.
+        """c, (B, D); shares of the observations and their slopes, (B, 1 + n + n², L); slopes of c, (B, n + n², D).
 
-        The last is (B, n + n², D). Without a need for slopes it is None, and the shares are (B, 1, L).
+        Without `needs_slopes` the shares are (B, 1, L), and the slopes of c None.
 
         Args:
-            values: H, (B, L, D), negated now if at all.
+            values: H, (B, L, D), without a pending negation.
             loc: μ, (B,) or (B, 2).
             scale: σ, (B,), or Σ or its factor, (B, 2, 2).
             weights: G of the ridge fit, (L, K).
             centre: μ_j, (K,) or (K, 2).
             width: σ_j, (K,), or L_j, (K, 2, 2).
-            needs_slopes: whether gradients of loc or scale will be asked for.
+            needs_slopes: whether loc or scale need gradients.
         """
         rows = self._shape[0] * (1 + self._slopes if needs_slopes else 1)
         r = loc.new_empty((rows, self._functions))
@@ -211,11 +209,10 @@ class PlainContexts:
     def gradients(
         self, cotangent: Tensor, shares: Tensor | None, slopes: Tensor | None
     ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        """Those of values, if there are shares; then of loc and scale, if there are slopes: as `contexts` gave both."""
+        """Gradients of values, None without shares, and of loc and scale, None without slopes of c."""
         batch = self._shape[0]
-        for x in (cotangent, shares, slopes):
-            if x is not None and (x.dtype is not torch.float32 or x.get_device() != self._device):
-                return self._gradients_by_torch(cotangent, shares, slopes)  # hooks of users brought them back
+        # Hooks on saved tensors may bring them back in another dtype or on another device.
+        shares, slopes = (x if x is None else x.to(cotangent) for x in (shares, slopes))
         by_values = by_loc = by_scale = None
         if shares is not None:
             shares, by_values = laid_out(shares), cotangent.new_empty(self._shape)
@@ -229,41 +226,25 @@ class PlainContexts:
             launch = self._ready(_launch_of_gradients(self._shape, *kinds))
             self._gradients[shares is None, slopes is None] = launch
         cotangent = laid_out(cotangent)
-        # What a kernel does not touch may be any tensor.
+        # The kernel never reads the pointers of missing tensors.
         tensors = (by_values, by_loc, by_scale, shares, slopes)
         launch(*[cotangent if x is None else x for x in tensors], cotangent)
-        return by_values, by_loc, by_scale
-
-    def _gradients_by_torch(
-        self, cotangent: Tensor, shares: Tensor | None, slopes: Tensor | None
-    ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        """The same by torch, of whatever dtype and wherever they are."""
-        batch, n = self._shape[0], self._dimension
-        by_values = by_loc = by_scale = None
-        with torch.autocast(cotangent.device.type, enabled=False):
-            if shares is not None:
-                own = shares.view(batch, -1, self._shape[1])[:, :1].mT.to(cotangent)
-                by_values = torch.bmm(own, cotangent.unsqueeze(1))
-            if slopes is not None:
-                both = torch.bmm(slopes.to(cotangent), cotangent.unsqueeze(2)).squeeze(2)
-                by_loc, by_scale = both[:, :n], both[:, n:]
-                by_loc, by_scale = (by_loc[:, 0], by_scale[:, 0]) if n == 1 else (by_loc, by_scale.unflatten(1, (n, n)))
         return by_values, by_loc, by_scale
 
     def _ready(self, launch: Launch) -> ReadyLaunch:
         return ReadyLaunch(launch, self._device)
 
 
-plain_contexts = functools.lru_cache(maxsize=LAUNCHES)(PlainContexts)
-"""What is kept for such values and densities."""
+contexts_of = functools.lru_cache(maxsize=LAUNCHES)(Contexts)
+"""The cached :class:`Contexts` of these arguments."""
 
 
 def _launches_of_contexts(
     shape: tuple[int, int, int], strides: tuple[int, int, int], slopes: int
 ) -> tuple[int, list[Launch]]:
-    """Parts of a sequence, and what makes contexts without slopes, and with so many.
+    """The number of parts of a sequence, and the launches of contexts without slopes and with slopes.
 
-    Where few programs would take many turns, each takes a part of a sequence, and their results are to be added.
+    Where few programs would take many turns, each takes a part of a sequence, and the caller adds their results.
     """
     batch, length, channels = shape
     rows, columns, warps = _block(batch * channels, slopes)
@@ -284,14 +265,14 @@ def _launches_of_contexts(
 
 
 def _block(numbers: int, slopes: int) -> tuple[int, int, int]:
-    """Observations and channels at a time, and warps, of a program for contexts of so many numbers in all."""
+    """Observations and channels at a time, and warps, of a program; `numbers`: of all contexts."""
     if numbers >= _MANY:
         return (32, 64, 1) if slopes <= _FEW_SLOPES else (16, 128, 1)
     return 64, 32, 4
 
 
 def _launch_of_gradients(shape: tuple[int, int, int], shares: int, dimension: int) -> Launch:
-    """With so many rows of shares, 0 where the values need no gradient; dimension 0 where densities need none."""
+    """`shares`: rows in the shares tensor (0: values need no gradient); `dimension`: N (0: densities need none)."""
     batch, length, channels = shape
     columns = min(power_of_two(channels), 512)
     rows = _WRITTEN // columns

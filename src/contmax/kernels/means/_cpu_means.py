@@ -1,0 +1,105 @@
+"""E_p[ψ] on a CPU by numba's kernels: from tensors to arrays, and over threads.
+
+These functions take eager CPU tensors only.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from contmax.kernels.cpu._threads import over_rows
+from contmax.kernels.means._cpu_line_scales import line_scale_rows
+from contmax.kernels.means._cpu_plane import plane_rows
+from contmax.kernels.means._cpu_windows import numbers_of, slope_rows, value_rows
+
+
+def window_values(
+    loc: Tensor,
+    half: Tensor,
+    centre: Tensor,
+    width: Tensor,
+    k: float,
+    constant: float,
+    rule: tuple[Tensor, Tensor],
+    with_slopes: bool,
+) -> tuple[Tensor, Tensor | None]:
+    """E_p[ψ] of β-Gaussians of half-width a and their slopes, by windows.
+
+    Args:
+        loc: μ, (*batch), float32 or float64 as all others.
+        half: a, (*batch).
+        centre: μ_j, (K,).
+        width: σ_j, (K,).
+        k: 1/(α−1), from 0 to 4.
+        constant: that of (1 − y²)ᵏ on [−1, 1].
+        rule: nodes and weights on [0, 1], (q,) each.
+        with_slopes: whether to compute slopes.
+
+    Returns:
+        r, (*batch, K), and ∂r/∂(μ, a, σ_j), (*batch, 3, K), or None.
+    """
+    r = loc.new_empty(*loc.shape, centre.shape[0])
+    densities = [_array(x).reshape(-1) for x in (loc, half)]
+    inputs = (*densities, numbers_of(k, constant, densities[0].dtype), *(_array(x) for x in (centre, width, *rule)))
+    if not with_slopes:
+        over_rows(value_rows, _rows(r), *inputs)
+        return r, None
+    by = loc.new_empty(3, *r.shape)
+    over_rows(slope_rows, _rows(r), by.numpy().reshape(3, -1, centre.shape[0]), *inputs)
+    return r, by.movedim(0, -2)
+
+
+def line_scale_means(
+    loc: Tensor, scale: Tensor, alpha: float | Tensor, centre: Tensor, width: Tensor, rule: Sequence[float]
+) -> tuple[Tensor, Tensor]:
+    """E_p[ψ] of β-Gaussians of any α ≥ 1 on the line and its derivatives.
+
+    Args:
+        loc: μ, (*batch), float32 or float64 as all others.
+        scale: σ, (*batch).
+        alpha: α, a number or a tensor (*batch).
+        centre: μ_j, (K,).
+        width: σ_j, (K,).
+        rule: the path: nodes, end, stretch, lean and curvature of a :class:`contmax.numerics.Hyperbola`.
+
+    Returns:
+        r, (*batch, K), and ∂r/∂(μ, σ, σ_j, α), (*batch, 4, K).
+    """
+    r = centre.new_empty(*loc.shape, centre.shape[0])
+    by = centre.new_empty(4, *r.shape)
+    numbers = _array(alpha.double()).reshape(-1) if isinstance(alpha, Tensor) else np.array([alpha])
+    densities = (_array(loc).reshape(-1), _array(scale).reshape(-1), numbers)
+    slopes = by.numpy().reshape(4, -1, centre.shape[0])
+    inputs = (*densities, _array(centre), _array(width), np.array(rule))
+    over_rows(line_scale_rows, _rows(r), slopes, *inputs, work=32)
+    return r, by.movedim(0, -2)
+
+
+def plane_scale_means(form: Sequence[Tensor], order: float, rule: Sequence[float]) -> Tensor:
+    """The mean of a Gaussian on the plane over the law of its scale, and its slopes, (6, *pairs).
+
+    Args:
+        form: the five numbers a, b, c, n, g of the Gaussian of each pair, (*pairs), float32.
+        order: ν > 1 of the law.
+        rule: the path: nodes, end, stretch, lean and curvature of a :class:`contmax.numerics.Hyperbola`.
+
+    Returns:
+        The mean and its slope in each of the five.
+    """
+    numbers = torch.stack(tuple(form))
+    out = numbers.new_empty(6, *numbers.shape[1:])
+    inputs, results = (_array(x).reshape(len(x), -1).T for x in (numbers, out))
+    over_rows(plane_rows, inputs, order, np.array(rule), results, work=16)
+    return out
+
+
+def _array(tensor: Tensor) -> Any:
+    # `force`: torch may have put off a negation, and zeros may have no memory.
+    return tensor.contiguous().numpy(force=True)
+
+
+def _rows(tensor: Tensor) -> Any:
+    return _array(tensor).reshape(-1, tensor.shape[-1])

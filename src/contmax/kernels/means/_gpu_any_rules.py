@@ -1,0 +1,226 @@
+"""Three rules for β-Gaussians of any α on the line against Gaussians: bells, visible ends, heavy tails.
+
+**Bells**, α from just below 1 to 5/4: the ends of the support do not show. In ξ = (t − μ)/b the integrand is
+(1 − εξ²)^{1/ε} exp(−z²/2), a bell times a bell. The window is that of the product of two Gaussians, as far as the
+density itself reaches; nodes are placed in units of the narrower of the two.
+
+**Visible ends**, α > 5/4: with t = μ + a y, k = 1/(α−1) and a = b√k the integrand is (1 − y²)ᵏ exp(−z²/2), in the
+windows of `_gpu_windows`. Where a window ends with the support the integrand is a broken power of the distance, so the
+nodes are denser at both ends.
+
+**Heavy tails**, α < 1: the mean over the law of the scale, a Gamma law. The rule is that of `_half_line` in
+`contmax.expectations._scale_law`: nodes s with ln s = high − sinh w.
+"""
+
+import triton
+import triton.language as tl
+
+from contmax.kernels.means._gpu_windows import INVERSE_ROOT, ROOT, distance, window
+
+_LOG2E = tl.constexpr(1.4426950408889634)
+# Standard deviations that a window reaches, far enough for the slopes by z² too; and half its square.
+_REACH, _LEFT_OUT = tl.constexpr(6.2), tl.constexpr(19.22)
+_FAR = tl.constexpr(1e15)
+_LN2 = tl.constexpr(0.6931471805599453)
+# Nodes, and −ln of the mass of the law that is left out at either end.
+_TAIL_NODES, _TAIL_LEFT_OUT = tl.constexpr(32), tl.constexpr(18.0)
+# Distances are clamped to the first number of standard deviations, where every r is zero; a is at least the second.
+_FARTHEST, _LEAST_SHARE = tl.constexpr(1e12), tl.constexpr(1e-24)
+
+
+@triton.jit
+def bell_reach(gap):
+    """How far the density reaches in ξ, and the least curvature of −ln of it on the way, of one row."""
+    square = (1.0 - tl.exp(gap * (_LEFT_OUT * -1.0))) / gap
+    # Close to α = 1 the difference of two numbers that are nearly one has few digits.
+    square = tl.where(tl.abs(gap) < 1e-3, _LEFT_OUT - gap * (0.5 * _LEFT_OUT * _LEFT_OUT), square)
+    edge = 1.0 - tl.minimum(gap, 0.0) * square
+    return tl.sqrt(square), 2.0 * (2.0 - edge) / (edge * edge)
+
+
+@triton.jit
+def _bell_window(mu, b, centre, width, inverse_width, reach, curvature):
+    """The window of each pair: z = z₀ + dz·x, in units of √(2/ln 2), and ξ = ξ₀ + length·x."""
+    inverse_b = 1.0 / b
+    offset, s = distance(centre, mu) * inverse_b, width * inverse_b
+    ratio = b * inverse_width
+    # The middle of the product, in units of either, and the standard deviation of the product in ξ.
+    share = 1.0 / (1.0 + 2.0 * s * s)
+    middle = offset * share
+    small = s < 1.0
+    root = tl.sqrt(tl.where(small, 1.0 + curvature * s * s, curvature + ratio * ratio))
+    extent = tl.where(small, s, 1.0) / root * _REACH
+    low, high = tl.maximum(extent * -1.0, (reach + middle) * -1.0), tl.minimum(extent, reach - middle)
+    length = tl.maximum(high - low, 0.0)
+    # Where the function is much the wider 2s² may be infinite: there the middle is that of the density.
+    z = tl.where(small, offset * (-2.0 * s * share), (middle - offset) * ratio) + low * ratio
+    # An empty window may be far beyond all bounds.
+    z, xi = tl.minimum(tl.maximum(z, -_FAR), _FAR), tl.minimum(tl.maximum(middle + low, -reach), reach)
+    return z * ROOT, length * ratio * ROOT, xi, length
+
+
+@triton.jit
+def _bell_at(z, dz, xi, length, rule, n, gap, order, NODES: tl.constexpr):
+    """At node n: z, ξ, ln(1 − εξ²), and the mass; `order` is k log₂ e."""
+    x, log_weight = tl.load(rule + n), tl.load(rule + 2 * NODES + n)
+    u, place = z + dz * x, xi + length * x
+    y = gap * (place * place)
+    room = tl.maximum(1.0 - y, 1e-30)
+    # Corrects the logarithm for the rounding of 1 − y.
+    log_room = tl.log(room) + ((1.0 - room) - y) * (1.0 + y)
+    return u, place, log_room, tl.exp2(log_weight + order * log_room - u * u)
+
+
+@triton.jit
+def _shape(y, square, log_room, inverse, gap):
+    """ξ⁴ (ln(1 − y) + y/(1 − y))/y² with y = εξ², by its series where it cancels; `square` is ξ²."""
+    series = 5.0 / 6.0 + y * (6.0 / 7.0 + y * (7.0 / 8.0 + y * (8.0 / 9.0)))
+    series = 0.5 + y * (2.0 / 3.0 + y * (0.75 + y * (0.8 + y * series)))
+    slope = 1.0 / gap
+    return tl.where(tl.abs(y) < 0.1, square * square * series, (log_room + y * inverse) * (slope * slope))
+
+
+@triton.jit
+def bell(mu, b, centre, width, gap, reach, curvature, log_slope, rule, NODES: tl.constexpr):
+    """r and its slopes in μ, b, σ_j and, at fixed b, ε, without C/√2π.
+
+    The slopes are E[ψ′] forms for a narrow density, escort forms else.
+    """
+    inverse_width = 1.0 / width
+    z, dz, xi, length = _bell_window(mu, b, centre, width, inverse_width, reach, curvature)
+    masses, by_loc, by_b, by_width = tl.zeros_like(z), tl.zeros_like(z), tl.zeros_like(z), tl.zeros_like(z)
+    wide_loc, wide_b, by_gap = tl.zeros_like(z), tl.zeros_like(z), tl.zeros_like(z)
+    order = _LOG2E / gap
+    for n in range(NODES):
+        u, place, log_room, mass = _bell_at(z, dz, xi, length, rule, n, gap, order, NODES)
+        # A power costs less than a division.
+        moved, square, inverse = mass * u, place * place, tl.exp2(log_room * -_LOG2E)
+        masses += mass
+        by_loc += moved
+        by_b += moved * place
+        by_width += moved * u
+        escort = mass * place * inverse
+        wide_loc += escort
+        wide_b += escort * place
+        by_gap += mass * _shape(gap * square, square, log_room, inverse, gap)
+    size = length * inverse_width
+    narrow = b * inverse_width <= 1.27
+    share = size * tl.where(narrow, inverse_width * -INVERSE_ROOT, 1.0 / b)
+    by_loc = tl.where(narrow, by_loc, 2.0 * wide_loc) * share
+    by_b = tl.where(narrow, by_b, 2.0 * wide_b - masses) * share
+    by_width = (by_width * (INVERSE_ROOT * INVERSE_ROOT) - masses) * size * inverse_width
+    return masses * size, by_loc, by_b, by_width, (masses * log_slope - by_gap) * size
+
+
+@triton.jit
+def _edge_window(mu, a, centre, width, inverse_width, k):
+    wide_from = 2.0 * tl.sqrt(tl.maximum((2.0 * k + 3.0) * 0.2, 1.0))
+    z, dz, left, right, span, narrow = window(mu, a, 1.0 / a, centre, width, inverse_width, wide_from)
+    # Rounding may put an end of the window beyond that of the support.
+    return z, dz, tl.maximum(left, 0.0), tl.maximum(right, 0.0), tl.maximum(span, 0.0), narrow
+
+
+@triton.jit
+def _edge_at(z, dz, left, right, span, rule, n, k, NODES: tl.constexpr):
+    """At node n: z, 2y, log₂(1 − y²), the mass, and log₂ of it."""
+    x, rest, log_weight = tl.load(rule + n), tl.load(rule + NODES + n), tl.load(rule + 2 * NODES + n)
+    u, low, high = z + dz * x, left + span * x, right + span * rest
+    log_room = tl.log2(tl.maximum(low * high, 1e-30))
+    log_mass = log_weight + k * log_room - u * u
+    return u, low - high, log_room, tl.exp2(log_mass), log_mass
+
+
+@triton.jit
+def edges(mu, a, centre, width, k, log_slope, rule, NODES: tl.constexpr):
+    """r and its slopes in μ, a, σ_j and, at fixed a, ε, without C√k/√2π; forms of the slopes as in `bell`."""
+    inverse_width = 1.0 / width
+    z, dz, left, right, span, narrow = _edge_window(mu, a, centre, width, inverse_width, k)
+    masses, by_loc, by_a, by_width = tl.zeros_like(z), tl.zeros_like(z), tl.zeros_like(z), tl.zeros_like(z)
+    wide_loc, squares, logs = tl.zeros_like(z), tl.zeros_like(z), tl.zeros_like(z)
+    for n in range(NODES):
+        u, twice, log_room, mass, log_mass = _edge_at(z, dz, left, right, span, rule, n, k, NODES)
+        # A power costs less than a division by 1 − y².
+        moved, escort = mass * u, tl.exp2(log_mass - log_room)
+        masses += mass
+        by_loc += moved
+        by_a += moved * twice
+        by_width += moved * u
+        tilted = escort * twice
+        wide_loc += tilted
+        squares += tilted * twice
+        logs += mass * log_room
+    # Below k = 1 the escort has a pole at the ends, and E[ψ′] is the better form wherever they are in the window.
+    narrow = narrow | (tl.minimum(left, right) < tl.where(k < 1.0, 1e-6, -1.0))
+    size = span * inverse_width
+    share = size * tl.where(narrow, inverse_width * -INVERSE_ROOT, 1.0 / a)
+    by_loc = tl.where(narrow, by_loc, k * wide_loc) * share
+    by_a = tl.where(narrow, 0.5 * by_a, 0.5 * k * squares - masses) * share
+    by_width = (by_width * (INVERSE_ROOT * INVERSE_ROOT) - masses) * size * inverse_width
+    return masses * size, by_loc, by_a, by_width, (masses * log_slope - (k * k * _LN2) * logs) * size
+
+
+@triton.jit
+def _form(mu, deviation, centre, width):
+    """1/√(V + σ_j²), z, and a, b, n of the form of each pair."""
+    larger = tl.maximum(deviation, width)
+    ratio = tl.minimum(deviation, width) / larger
+    inverse = 1.0 / (larger * tl.sqrt(1.0 + ratio * ratio))
+    z = tl.minimum(tl.maximum(distance(mu, centre) * inverse, -_FARTHEST), _FARTHEST)
+    own, other = width * inverse, deviation * inverse
+    return inverse, z, tl.maximum(own * own, _LEAST_SHARE), other * other
+
+
+@triton.jit
+def _half_line(b, n, x):
+    """The largest ln s, and the step between nodes, of each pair."""
+    t = _TAIL_LEFT_OUT / (x + 1.0)
+    root = tl.sqrt(2.0 * t)
+    above = tl.log(1.0 + t + root)
+    length = tl.minimum(root, 1.0) + t + tl.log(1.0 + n * b / (2.0 * (x + 1.0))) + above
+    return tl.log(1.0 + 1.0 / x) + above, tl.log(length + tl.sqrt(length * length + 1.0)) / (_TAIL_NODES - 1)
+
+
+@triton.jit
+def _tail_at(a, b, n, high, w, x):
+    """At the node w: s, 1/e, n s/e, s − 1 − ln s, and the term without the step."""
+    growth, shrink = tl.exp(w), tl.exp(-w)
+    log_s = high - 0.5 * (growth - shrink)
+    s = tl.exp(log_s)
+    # s − 1 − ln s loses all digits near s = 1, where its series has them.
+    series = 1.0 / 5040.0 + log_s * (1.0 / 40320.0 + log_s * (1.0 / 362880.0))
+    series = 1.0 / 24.0 + log_s * (1.0 / 120.0 + log_s * (1.0 / 720.0 + log_s * series))
+    series = log_s * log_s * (0.5 + log_s * (1.0 / 6.0 + log_s * series))
+    rate = tl.where(tl.abs(log_s) < 0.6, series, s - 1.0 - log_s)
+    e = a * s + b
+    inverse = 1.0 / e
+    q = n * s * inverse
+    term = tl.exp(1.5 * log_s - x * rate - 0.5 * tl.log(e) - 0.5 * q) * (0.5 * (growth + shrink))
+    return s, inverse, q, rate, term
+
+
+@triton.jit
+def tails(mu, deviation, centre, width, x, log_slope):
+    """r and its slopes in μ, √V, σ_j and, at fixed V, |ν|, without the normaliser of the law and 1/√2π.
+
+    V is `deviation`², −ν is x, and `log_slope` ∂ ln normaliser/∂|ν|.
+    """
+    inverse, z, a, b = _form(mu, deviation, centre, width)
+    n = z * z
+    high, step = _half_line(b, n, x)
+    total, by_a, by_b = tl.zeros_like(n), tl.zeros_like(n), tl.zeros_like(n)
+    by_n, by_law = tl.zeros_like(n), tl.zeros_like(n)
+    for i in range(_TAIL_NODES):
+        s, e, q, rate, term = _tail_at(a, b, n, high, step * i, x)
+        share = term * e
+        turned = share - share * q
+        total += term
+        by_a += turned * s
+        by_b += turned
+        by_n += share * s
+        by_law += term * rate
+    size = step * inverse
+    common = n * by_n - total
+    by_deviation = (common + a * (by_a - by_b)) * (deviation * inverse) * (size * inverse)
+    by_width = (common + b * (by_b - by_a)) * (width * inverse) * (size * inverse)
+    by_loc = z * by_n * (size * inverse * -1.0)
+    return total * step * inverse, by_loc, by_deviation, by_width, (total * log_slope - by_law) * size

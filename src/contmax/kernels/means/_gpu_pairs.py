@@ -1,0 +1,93 @@
+"""Launches over pairs of densities and basis functions, shared by the line and the plane.
+
+A program takes a block of densities and a block of functions. Nothing of the size of pairs times nodes is stored: the
+forward pass writes r, the backward pass computes each pair again and writes sums.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from contmax.kernels.gpu._counting import blocks_of
+from contmax.kernels.gpu._kept import LAUNCHES, Launch
+from contmax.kernels.gpu._launch import laid_out, resolved
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Pairs:
+    """The kernels of one family of densities, and what they are launched with."""
+
+    forward: Any  # the kernel of r, and with SLOPES also of ∂r/∂(μ, scale)
+    backward: Any  # the kernel of the gradients
+    dim: int  # N, 1 on the line and 2 on the plane
+    basis_numbers: int  # rows of the shares of a program in the gradients of the functions
+    # From the numbers of densities and functions to those of one program, and its warps.
+    block: Callable[[int, int], tuple[int, int, int]]
+    # From k = 1/(α−1) to the numbers and the constants of compilation that both kernels take.
+    law: Callable[[float], tuple[tuple[float, ...], dict[str, Any]]]
+    # From k and a device to the tensors of nodes.
+    rule: Callable[[float, torch.device], tuple[Tensor, ...]]
+    # From the shares of all programs, (programs, basis_numbers, K), to the gradients of μ_j and σ_j or L_j.
+    basis_gradients: Callable[[Tensor], tuple[Tensor, Tensor]]
+
+    def values(self, loc: Tensor, scale: Tensor, _: Tensor | None, centre: Tensor, width: Tensor, k: float) -> Tensor:
+        """r, (*batch, K)."""
+        columns = centre.shape[0]
+        r = loc.new_empty(*loc.shape[: loc.dim() + 1 - self.dim], columns)
+        if r.numel():
+            parameters = (laid_out(loc), laid_out(scale), laid_out(centre), laid_out(width))
+            launch = launch_of_values(self, loc.numel() // self.dim, columns, k)
+            launch(r, *parameters, *self.rule(k, loc.device))
+        return r
+
+    def gradients(
+        self,
+        cotangent: Tensor,
+        loc: Tensor,
+        scale: Tensor,
+        _: Tensor | None,
+        centre: Tensor,
+        width: Tensor,
+        k: float,
+        needs_basis: bool,
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """Gradients of loc, scale, α, centre and width; of shape (0,) where there is none or none is needed."""
+        rows, columns = loc.numel() // self.dim, centre.shape[0]
+        parameters = (laid_out(loc), laid_out(scale), laid_out(centre), laid_out(width))
+        by_loc, by_scale = torch.empty_like(parameters[0]), torch.empty_like(parameters[1])
+        shares = None
+        if needs_basis:
+            shares = loc.new_empty(blocks_of(rows, self.block(rows, columns)[0]), self.basis_numbers, columns)
+        cotangent = resolved(cotangent)
+        matrix = cotangent if cotangent.dim() == 2 else cotangent.reshape(-1, columns)
+        if rows:
+            launch = _launch_of_gradients(self, rows, columns, matrix.stride(), k, needs_basis)
+            launch(by_loc, by_scale, shares, matrix, *parameters, *self.rule(k, loc.device))
+        by_basis = (loc.new_empty(0), loc.new_empty(0)) if shares is None else self.basis_gradients(shares)
+        return by_loc, by_scale, loc.new_empty(0), *by_basis
+
+
+@functools.lru_cache(maxsize=LAUNCHES)
+def launch_of_values(family: Pairs, rows: int, columns: int, k: float, slopes: bool = False) -> Launch:
+    """The launch for these numbers of densities and functions, with slopes for `_gpu_contexts`."""
+    block_rows, block_columns, warps = family.block(rows, columns)
+    grid = (blocks_of(rows, block_rows), blocks_of(columns, block_columns))
+    numbers, constants = family.law(k)
+    constants |= {"SLOPES": slopes, "ROWS": block_rows, "COLUMNS": block_columns}
+    return Launch(family.forward, grid, (rows, columns, *numbers), constants, warps, contracts=True)
+
+
+@functools.lru_cache(maxsize=LAUNCHES)
+def _launch_of_gradients(
+    family: Pairs, rows: int, columns: int, strides: tuple[int, ...], k: float, needs_basis: bool
+) -> Launch:
+    """The launch for cotangents with these strides."""
+    block_rows, block_columns, warps = family.block(rows, columns)
+    numbers, constants = family.law(k)
+    constants |= {"BASIS": needs_basis, "ROWS": block_rows, "COLUMNS": block_columns}
+    grid = (blocks_of(rows, block_rows),)
+    return Launch(family.backward, grid, (rows, columns, *strides, *numbers), constants, warps, contracts=True)
