@@ -9,7 +9,7 @@ from triton.runtime.jit import JITFunction
 
 import contmax
 from contmax.kernels.gpu import _triton_private
-from contmax.kernels.gpu._kept import Launch
+from contmax.kernels.gpu._cached_launch import Launch
 
 
 class Compiled(CompiledKernel):

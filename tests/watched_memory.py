@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from triton.runtime.interpreter import InterpreterBuilder
 
-from contmax.kernels.gpu._kept import Launch
+from contmax.kernels.gpu._cached_launch import Launch
 
 
 @contextlib.contextmanager

@@ -130,7 +130,3 @@ def refuse_tracing() -> None:
             "torch.jit.trace and torch.onnx.export(dynamo=False) would keep values of the example input in the graph, "
             "which is wrong for other inputs. Use torch.export.export, or torch.onnx.export(…, dynamo=True)."
         )
-
-
-# Names of callers that have not moved yet.
-all_eager, all_real = is_eager, is_real

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from contmax._eager import all_eager
+from contmax._eager import is_eager
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -55,7 +55,7 @@ def operator(
 
         @functools.wraps(function)
         def call(*arguments: Any) -> Any:
-            if all_eager(*(layout.leaves(arguments) if layout.is_nested else arguments)):
+            if is_eager(*(layout.leaves(arguments) if layout.is_nested else arguments)):
                 return function(*arguments)
             results = traced(*layout.flat(arguments))
             return results if layout.group is None else layout.group(*results)

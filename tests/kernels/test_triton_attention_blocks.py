@@ -17,7 +17,7 @@ from contmax import entmax_attention
 from contmax.kernels.attention import _gpu_call as _attention_call
 from contmax.kernels.attention import _sizes as _attention_tuning
 from contmax.kernels.attention._gpu_tile_maxima import tile_maxima
-from contmax.kernels.gpu._kept import Launch
+from contmax.kernels.gpu._cached_launch import Launch
 
 pytestmark = pytest.mark.usefixtures("triton_takes_cpu_tensors", "_as_if_long")
 

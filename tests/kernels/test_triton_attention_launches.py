@@ -8,7 +8,7 @@ from contmax import entmax_attention
 from contmax.kernels.attention import _gpu_call as _attention_call
 from contmax.kernels.attention import _gpu_launches as _attention_launches
 from contmax.kernels.attention import _sizes as _attention_tuning
-from contmax.kernels.gpu._kept import Launch
+from contmax.kernels.gpu._cached_launch import Launch
 
 pytestmark = pytest.mark.usefixtures("triton_takes_cpu_tensors", "_as_if_long")
 MEMORIES = ("listing", "listed_means", "dense_means", "dense_gradients", "listed_gradients")

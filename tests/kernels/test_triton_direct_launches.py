@@ -9,7 +9,7 @@ from triton.backends.nvidia.driver import CudaLauncher
 from triton.compiler import CompiledKernel
 
 from contmax.kernels.gpu import _triton_private
-from contmax.kernels.gpu._kept import Launch, ReadyLaunch
+from contmax.kernels.gpu._cached_launch import Launch, ReadyLaunch
 from launch_checks import Compiled, launch, noted_kernel  # noqa: F401 a fixture
 
 

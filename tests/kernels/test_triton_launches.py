@@ -14,8 +14,8 @@ from triton.compiler import make_backend
 from triton.runtime.jit import JITFunction
 
 import contmax
-from contmax.kernels.gpu import _kept
-from contmax.kernels.gpu._kept import Launch, known_of_number
+from contmax.kernels.gpu import _cached_launch
+from contmax.kernels.gpu._cached_launch import Launch, known_of_number
 from launch_checks import launch, noted_kernel  # noqa: F401 a fixture
 
 
@@ -146,7 +146,7 @@ def test_under_tools_too_the_device_is_that_of_the_first_tensor(kernel, monkeypa
         entered.append((x, len(kernel.plain)))
         return contextlib.nullcontext()
 
-    monkeypatch.setattr(_kept, "device_of", noted)
+    monkeypatch.setattr(_cached_launch, "device_of", noted)
     monkeypatch.setattr(knobs.runtime, "debug", True)
     x = torch.zeros(64)
     launch(kernel, x)

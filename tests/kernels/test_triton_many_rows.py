@@ -5,7 +5,7 @@ import torch
 
 import contmax
 from contmax.kernels.gpu import _launch
-from contmax.kernels.gpu._kept import Launch
+from contmax.kernels.gpu._cached_launch import Launch
 from contmax.kernels.losses import _gpu_weight_gradients, row_losses, row_losses_backward
 from contmax.kernels.rows import _gpu_maps as _maps
 from contmax.kernels.rows._gpu_maps import entmax_rows, entmax_rows_backward

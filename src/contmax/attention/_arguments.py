@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from contmax._eager import all_eager, is_eager_cpu
+from contmax._eager import is_eager, is_eager_cpu
 from contmax._mask import require_boolean
 from contmax.kernels.attention import is_by_distance
 from contmax.maps._arguments import checked_alpha
@@ -52,7 +52,7 @@ class Inputs(NamedTuple):
     @property
     def hold_numbers(self) -> bool:
         """Whether the call is neither traced nor transformed by torch.func, and carries no forward-mode derivatives."""
-        return all_eager(*self) and not self.have_tangents
+        return is_eager(*self) and not self.have_tangents
 
     @property
     def have_tangents(self) -> bool:

@@ -20,8 +20,7 @@ from torch import Tensor
 from contmax._autograd import apply
 from contmax._backend import Backend, backend_of
 from contmax._by_reference import may_be_differentiated
-from contmax._device import device_type
-from contmax._eager import is_eager_cpu, is_exporting
+from contmax._eager import device_type, is_eager_cpu, is_exporting
 from contmax._operator import operator
 from contmax.expectations._matrix_form import MatrixForm
 from contmax.expectations._plane_form import PlaneForm

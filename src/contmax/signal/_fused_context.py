@@ -16,8 +16,7 @@ from torch import Tensor
 from contmax._autograd import bare_apply
 from contmax._backend import Backend, backend_of
 from contmax._by_reference import gradients_by_reference, may_be_differentiated
-from contmax._device import device_type
-from contmax._eager import all_eager, is_eager
+from contmax._eager import device_type, is_eager
 from contmax._precision import without_autocast
 from contmax._torch_private import forward_mode_is_on
 from contmax.basis import Basis
@@ -127,7 +126,7 @@ def _are_float32_on_gpu(values: Any, loc: Any, scale: Any) -> bool:
     """Whether all hold numbers now, in float32 on one GPU, the values as (B, L, D), and none has a tangent."""
     if not (isinstance(values, Tensor) and isinstance(loc, Tensor) and isinstance(scale, Tensor)):
         return False
-    if not all_eager(values, loc, scale) or forward_mode_is_on():
+    if not is_eager(values, loc, scale) or forward_mode_is_on():
         return False
     if values.dtype is not _F32 or loc.dtype is not _F32 or scale.dtype is not _F32 or values.dim() != 3:
         return False

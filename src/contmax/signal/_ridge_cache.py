@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from contmax._caches import Shared, for_later, is_captured, on_clear
-from contmax._eager import all_real, is_eager_cpu, is_exporting
+from contmax._eager import is_eager_cpu, is_exporting, is_real
 from contmax._operator import operator
 from contmax.basis import Basis
 from contmax.basis._basis import constants_of, living
@@ -153,7 +153,7 @@ def _weights_of_a_graph(constants: Sequence[Tensor], mask: Tensor | None, even: 
 
 def _are_real(device: torch.device, mask: Tensor | None, constants: _Constants) -> bool:
     """Whether all are tensors with values, outside of any trace, on one device."""
-    if device.type == "meta" or not all_real(mask, *constants) or (mask is not None and mask.device != device):
+    if device.type == "meta" or not is_real(mask, *constants) or (mask is not None and mask.device != device):
         return False
     return all(constant.device == device and not constant.is_inference() for constant in constants)
 

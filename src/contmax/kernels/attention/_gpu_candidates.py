@@ -31,7 +31,7 @@ from contmax.kernels.attention._gpu_scores import (
     powers_of_line,
     with_extras,
 )
-from contmax.kernels.gpu._instructions import store_apart
+from contmax.kernels.gpu._instructions import store_scattered
 from contmax.kernels.rows._gpu_solve import NOTHING, newton_step, relative_weights
 
 # Newton's steps of a bound. Fewer leave a lower one, which is still a bound.
@@ -237,8 +237,8 @@ def list_keys(
                 counted = tl.sum(sums, 0)
                 fits = _fit(counted, most, CAPACITY)
             at_row = head * queries + rows
-            store_apart(STARTS + at_row * 2, tl.where(broken, float("nan"), base), inside)
-            store_apart(STARTS + at_row * 2 + 1, normaliser, inside)
+            store_scattered(STARTS + at_row * 2, tl.where(broken, float("nan"), base), inside)
+            store_scattered(STARTS + at_row * 2 + 1, normaliser, inside)
             if tl.max((ok & (fits == 0)).to(tl.int32), 0) > 0:
                 # The lists of a dense block are not used.
                 mark_dense(DENSE, ANY_DENSE, head, start, queries, group, DENSE_BY_MAXIMA)
@@ -258,8 +258,8 @@ def list_keys(
                 tl.store(TILE_COUNTS + program, tl.sum(any_undecided, 0))
                 of_threads = tl.arange(0, P)[:, None] * R + tl.arange(0, R)[None, :]
                 tl.store(BITS + program * (P * R) + of_threads, undecided)
-                store_apart(BOUNDS + at_row, below, inside)
-                store_apart(COUNTS + at_row, counted & 65535, inside)
+                store_scattered(BOUNDS + at_row, below, inside)
+                store_scattered(COUNTS + at_row, counted & 65535, inside)
 
 
 @triton.jit
@@ -285,8 +285,8 @@ def _appended(to_keys, to_scores, found, j, y, has_mass, order, CAPACITY: tl.con
     # A product counts the keys with mass up to each one; its layout is that of the scores.
     slot = found[:, None] + tl.dot(has_mass.to(tl.float16), order).to(tl.int32) - 1
     slot = tl.minimum(slot, CAPACITY - 1)  # overflowing lists are never read
-    store_apart(to_keys[:, None] + slot, tl.broadcast_to(j[None, :], slot.shape), has_mass)
-    store_apart(to_scores[:, None] + slot, y, has_mass)
+    store_scattered(to_keys[:, None] + slot, tl.broadcast_to(j[None, :], slot.shape), has_mass)
+    store_scattered(to_scores[:, None] + slot, y, has_mass)
     return found + tl.sum(has_mass.to(tl.int32), 1)
 
 
@@ -344,10 +344,10 @@ def list_undecided(
             origin = first_key_of(tile, WIDE)
             if part == 0:
                 slot = tl.minimum(found, CAPACITY - 2)
-                store_apart(to_keys + slot, origin + distance_of(high), undecided)
-                store_apart(to_keys + slot + 1, origin + distance_of(low), undecided)
-                store_apart(to_scores + slot, tl.fma(first, unit, -base), undecided)
-                store_apart(to_scores + slot + 1, tl.fma(second, unit, -base), undecided)
+                store_scattered(to_keys + slot, origin + distance_of(high), undecided)
+                store_scattered(to_keys + slot + 1, origin + distance_of(low), undecided)
+                store_scattered(to_scores + slot, tl.fma(first, unit, -base), undecided)
+                store_scattered(to_scores + slot + 1, tl.fma(second, unit, -base), undecided)
                 found += tl.where(undecided, 2, 0)
             origin += part * (TOGETHER * 4)
             j = origin + distance_of(place)

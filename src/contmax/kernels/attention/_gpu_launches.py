@@ -1,10 +1,10 @@
 """Launches of the kernels of attention, cached for each kind of call: only the tensors are missing."""
 
-import functools
 from typing import Any, NamedTuple
 
 import torch
 
+from contmax._caches import cached
 from contmax.kernels.attention._gpu_call import AttentionKind
 from contmax.kernels.attention._gpu_candidates import list_keys, list_undecided
 from contmax.kernels.attention._gpu_dense import attend_dense, solve_dense
@@ -17,8 +17,8 @@ from contmax.kernels.attention._gpu_listed import (
 )
 from contmax.kernels.attention._gpu_tile_maxima import tile_maxima
 from contmax.kernels.attention._sizes import DENSE_ROWS
+from contmax.kernels.gpu._cached_launch import LAUNCHES, Launch, ReadyLaunch
 from contmax.kernels.gpu._counting import blocks_of, power_of_two
-from contmax.kernels.gpu._kept import LAUNCHES, Launch, ReadyLaunch
 
 # Keys of a block in the backward pass.
 _KEY_BLOCK = 64
@@ -51,7 +51,7 @@ def _width_of_tiles(kind: AttentionKind) -> int:
     return 64 * power_of_two(blocks_of(kind.keys, 16 * kind.tuning.most_tiles))
 
 
-@functools.lru_cache(maxsize=LAUNCHES)
+@cached(LAUNCHES)
 def listing(kind: AttentionKind) -> Listing:
     """Candidate lists, by blocks of queries."""
     tuning, queries = kind.tuning, kind.queries
@@ -122,7 +122,7 @@ def _threads_of_a_row(tiles: int) -> int:
     return min(_THREADS_OF_A_ROW * (2 if tiles > _MANY_MAXIMA else 1), tiles)
 
 
-@functools.lru_cache(maxsize=LAUNCHES)
+@cached(LAUNCHES)
 def listed_means(kind: AttentionKind) -> ReadyLaunch:
     """Means of the values by lists."""
     rows = kind.tuning.listed_rows
@@ -131,7 +131,7 @@ def listed_means(kind: AttentionKind) -> ReadyLaunch:
     return _launch(kind, attend_listed, programs, 1, kind.tuning.listed_registers, last_bits=last_bits, R=rows)
 
 
-@functools.lru_cache(maxsize=LAUNCHES)
+@cached(LAUNCHES)
 def dense_means(kind: AttentionKind, has_lists: bool, needs_gradient: bool) -> tuple[ReadyLaunch, ReadyLaunch]:
     """Thresholds, then means of the values, of dense blocks: of all blocks, where there are no lists."""
     tuning, blocks = kind.tuning, blocks_of(kind.queries, DENSE_ROWS)
@@ -142,7 +142,7 @@ def dense_means(kind: AttentionKind, has_lists: bool, needs_gradient: bool) -> t
     return solve, _launch(kind, attend_dense, blocks, tuning.dense_warps, None, tuning.dense_stages, **dense)
 
 
-@functools.lru_cache(maxsize=LAUNCHES)
+@cached(LAUNCHES)
 def dense_gradients(
     kind: AttentionKind, cotangent: tuple[int, ...], has_lists: bool, needs_alpha: bool
 ) -> tuple[ReadyLaunch, ReadyLaunch]:
@@ -175,7 +175,7 @@ class ListedGradients(NamedTuple):
     keys: ReadyLaunch
 
 
-@functools.lru_cache(maxsize=LAUNCHES)
+@cached(LAUNCHES)
 def listed_gradients(kind: AttentionKind, cotangent: tuple[int, ...], needs_alpha: bool) -> ListedGradients:
     """Gradients by lists; strides of the cotangent but for the last."""
     tuning, rows = kind.tuning, kind.tuning.gradient_rows

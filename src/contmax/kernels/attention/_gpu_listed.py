@@ -21,7 +21,7 @@ from contmax.kernels.attention._gpu_scores import (
     has_power,
     load_rows,
 )
-from contmax.kernels.gpu._instructions import earlier_and_all, earlier_ends, load_apart, store_apart
+from contmax.kernels.gpu._instructions import earlier_and_all, earlier_ends, load_scattered, store_scattered
 from contmax.kernels.rows._gpu_rows import curvature, escort_of, saturated, unbiased
 from contmax.kernels.rows._gpu_solve import NOTHING, climb, relative_weights
 
@@ -71,8 +71,8 @@ def _solved(lists, count, inside, slack, normaliser, epsilon, K: tl.constexpr, R
     to = row[:, None] * CAPACITY + tl.cumsum(has_mass.to(tl.int32), 1) - 1
     support = tl.sum(has_mass.to(tl.int32), 1)
     tl.debug_barrier()
-    store_apart(KEYS + to, key, has_mass)
-    store_apart(WEIGHTS + to, p, has_mass)
+    store_scattered(KEYS + to, key, has_mass)
+    store_scattered(WEIGHTS + to, p, has_mass)
     tl.store(COUNTS + row, support, mask=inside)
     return support
 
@@ -138,12 +138,12 @@ def _store_pair(PAIRS, to, slope, p, exists):
     """Store both numbers side by side, in half precision as one number of 32 bits."""
     kind: tl.constexpr = PAIRS.dtype.element_ty
     if kind == tl.float32:
-        store_apart(PAIRS + to * 2, slope, exists)
-        store_apart(PAIRS + to * 2 + 1, p, exists)
+        store_scattered(PAIRS + to * 2, slope, exists)
+        store_scattered(PAIRS + to * 2 + 1, p, exists)
     else:
         low = saturated(slope, PAIRS).to(kind).to(tl.uint16, bitcast=True).to(tl.int32)
         high = p.to(kind).to(tl.uint16, bitcast=True).to(tl.int32)
-        store_apart(PAIRS.to(tl.pointer_type(tl.int32), bitcast=True) + to, low | (high << 16), exists)
+        store_scattered(PAIRS.to(tl.pointer_type(tl.int32), bitcast=True) + to, low | (high << 16), exists)
 
 
 @triton.jit(do_not_specialize=ANY_SIZE)
@@ -209,10 +209,10 @@ def listed_queries_backward(
                 rest += tl.sum(slope, 1)
             total += tl.sum(slope[:, :, None] * gathered(K, kj, key, exists, D, WIDTH), 1)
             cell = first + (key // KEY_BLOCK) * stride
-            before = load_apart(OFFSETS + cell - 1, exists & (cell > 0))
+            before = load_scattered(OFFSETS + cell - 1, exists & (cell > 0))
             to = (before + tl.load(RANKS + at, mask=exists, other=0)).to(tl.int64)
             place = ((h % group) * queries + rows)[:, None] * KEY_BLOCK + key % KEY_BLOCK
-            store_apart(PLACES + to, place.to(tl.int32), exists)
+            store_scattered(PLACES + to, place.to(tl.int32), exists)
             _store_pair(PAIRS, to, slope, p, exists)
         at = at_row[:, None] * D + d[None, :]
         tl.store(DQ + at, saturated(total * scale, DQ).to(DQ.dtype.element_ty), mask=inside[:, None] & (d < D)[None, :])

@@ -106,7 +106,7 @@ def earlier_ends(ends, n):
 
 
 @triton.jit
-def load_apart(at, wanted):
+def load_scattered(at, wanted):
     """``tl.load(at, mask=wanted, other=0)`` for scattered addresses of 32-bit integers that no program changes.
 
     Triton expects neighbouring addresses and lets threads exchange them so that each loads a contiguous piece. For
@@ -127,8 +127,8 @@ def load_apart(at, wanted):
 
 
 @triton.jit
-def store_apart(to, x, wanted):
-    """``tl.store(to, x, mask=wanted)`` for scattered addresses of 32-bit numbers, see `load_apart`."""
+def store_scattered(to, x, wanted):
+    """``tl.store(to, x, mask=wanted)`` for scattered addresses of 32-bit numbers, see `load_scattered`."""
     if _HAS_PTX:
         tl.inline_asm_elementwise(
             """{

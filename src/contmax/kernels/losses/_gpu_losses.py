@@ -9,15 +9,15 @@ computes p̂ again:
 * the factor of the targets, if they are soft.
 """
 
-import functools
 from typing import NamedTuple
 
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from contmax._caches import cached
+from contmax.kernels.gpu._cached_launch import LAUNCHES, Launch
 from contmax.kernels.gpu._counting import blocks_of, power_of_two
-from contmax.kernels.gpu._kept import LAUNCHES, Launch
 from contmax.kernels.gpu._launch import (
     CHUNK,
     Rows,
@@ -139,7 +139,7 @@ def _backward(
     launch(*tensors, target, statistics, g if shared else g.contiguous(), *results)
 
 
-@functools.lru_cache(maxsize=LAUNCHES)
+@cached(LAUNCHES)
 def _short_losses(rows: Rows, kind: Kind) -> Launch:
     """Rows that fit on the chip."""
     constants, width = kind.constants, statistics_width(rows.columns, kind.is_soft)
@@ -150,7 +150,7 @@ def _short_losses(rows: Rows, kind: Kind) -> Launch:
     return Launch(kernel, block.programs(rows.total), numbers, constants, block.warps)
 
 
-@functools.lru_cache(maxsize=LAUNCHES)
+@cached(LAUNCHES)
 def _long_losses(rows: Rows, sizes: Sizes, kind: Kind) -> tuple[Launch, Launch]:
     """List the logits that may have mass, and solve the lists."""
     epsilon, width = kind.alpha - 1, statistics_width(rows.columns, kind.is_soft)
@@ -175,7 +175,7 @@ def _long_losses(rows: Rows, sizes: Sizes, kind: Kind) -> tuple[Launch, Launch]:
     return list_them, solve
 
 
-@functools.lru_cache(maxsize=LAUNCHES)
+@cached(LAUNCHES)
 def _gradient(rows: Rows, kind: Kind, width: int, step: int, needs_target: bool) -> Launch:
     """Rows with `width` statistics; `step` is the stride of the cotangents, 0 if all rows share one."""
     chunk = min(CHUNK, max(power_of_two(rows.columns), 16))

@@ -8,16 +8,14 @@ and C are those of `contmax.densities._profile`, `contmax.numerics._gamma_ratio`
 `contmax.expectations._scale_law`, in float64: computed once for a density, they cost little.
 """
 
-import functools
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from contmax._caches import DeviceCache
+from contmax._caches import DeviceCache, cached
+from contmax.kernels.gpu._cached_launch import LAUNCHES, Launch
 from contmax.kernels.gpu._counting import blocks_of, power_of_two
-from contmax.kernels.gpu._kept import LAUNCHES, Launch
 from contmax.kernels.gpu._launch import laid_out, resolved
 from contmax.kernels.means._gpu_any_rules import (
     bell,
@@ -324,7 +322,7 @@ def rules_on(device: torch.device) -> tuple[Tensor, Tensor]:
     return bell, edges
 
 
-@functools.lru_cache(maxsize=LAUNCHES)
+@cached(LAUNCHES)
 def _launch_of_values(rows: int, columns: int, gap: float, per_row: bool) -> Launch:
     block, warps = _block(columns, _COLUMNS)
     kinds = {"PER_ROW": per_row, **_NODES, "COLUMNS": block}

@@ -13,8 +13,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from contmax._caches import cached
+from contmax.kernels.gpu._cached_launch import LAUNCHES, Launch, ReadyLaunch
 from contmax.kernels.gpu._counting import blocks_of, power_of_two
-from contmax.kernels.gpu._kept import LAUNCHES, Launch, ReadyLaunch
 from contmax.kernels.gpu._launch import laid_out
 from contmax.kernels.means._gpu_line import LINE
 from contmax.kernels.means._gpu_pairs import launch_of_values
@@ -146,8 +147,8 @@ class Contexts:
 
     def __init__(
         self,
-        shape: tuple[int, int, int],
-        strides: tuple[int, int, int],
+        shape: tuple[int, ...],
+        strides: tuple[int, ...],
         functions: int,
         dimension: int,
         k: float,
@@ -235,12 +236,12 @@ class Contexts:
         return ReadyLaunch(launch, self._device)
 
 
-contexts_of = functools.lru_cache(maxsize=LAUNCHES)(Contexts)
+contexts_of = cached(LAUNCHES)(Contexts)
 """The cached :class:`Contexts` of these arguments."""
 
 
 def _launches_of_contexts(
-    shape: tuple[int, int, int], strides: tuple[int, int, int], slopes: int
+    shape: tuple[int, ...], strides: tuple[int, ...], slopes: int
 ) -> tuple[int, list[Launch]]:
     """The number of parts of a sequence, and the launches of contexts without slopes and with slopes.
 
@@ -264,14 +265,14 @@ def _launches_of_contexts(
     return grid[1], launches
 
 
-def _block(numbers: int, slopes: int) -> tuple[int, int, int]:
+def _block(numbers: int, slopes: int) -> tuple[int, ...]:
     """Observations and channels at a time, and warps, of a program; `numbers`: of all contexts."""
     if numbers >= _MANY:
         return (32, 64, 1) if slopes <= _FEW_SLOPES else (16, 128, 1)
     return 64, 32, 4
 
 
-def _launch_of_gradients(shape: tuple[int, int, int], shares: int, dimension: int) -> Launch:
+def _launch_of_gradients(shape: tuple[int, ...], shares: int, dimension: int) -> Launch:
     """`shares`: rows in the shares tensor (0: values need no gradient); `dimension`: N (0: densities need none)."""
     batch, length, channels = shape
     columns = min(power_of_two(channels), 512)

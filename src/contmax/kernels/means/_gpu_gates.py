@@ -3,15 +3,14 @@
 One program per row. The references are in contmax.nn._gate_moments.
 """
 
-import functools
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from contmax._caches import cached
+from contmax.kernels.gpu._cached_launch import LAUNCHES, Launch
 from contmax.kernels.gpu._counting import power_of_two
-from contmax.kernels.gpu._kept import LAUNCHES, Launch
 from contmax.kernels.gpu._launch import laid_out, resolved
 
 
@@ -167,14 +166,14 @@ def _bytes(may: Tensor | None) -> Tensor | None:
     return None if may is None else may.view(torch.uint8)
 
 
-@functools.lru_cache(maxsize=LAUNCHES)
+@cached(LAUNCHES)
 def _moments(rows: int, numbers: tuple[int, int, float, float], has_mask: bool, drops: bool) -> Launch:
     block, warps = _block(numbers[1])
     kinds = {"HAS_MASK": has_mask, "DROPS": drops, "BLOCK": block}
     return Launch(gate_moments_fwd_kernel, (rows,), numbers, kinds, warps, contracts=True)
 
 
-@functools.lru_cache(maxsize=LAUNCHES)
+@cached(LAUNCHES)
 def _pull_back(rows: int, numbers: tuple[int, int, float], has_mask: bool, has_weights: bool) -> Launch:
     block, warps = _block(numbers[1])
     kinds = {"HAS_MASK": has_mask, "HAS_WEIGHTS": has_weights, "BLOCK": block}

@@ -3,15 +3,14 @@
 The references are in contmax.signal._masked_mean.
 """
 
-import functools
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from contmax._caches import cached
+from contmax.kernels.gpu._cached_launch import LAUNCHES, Launch
 from contmax.kernels.gpu._counting import blocks_of, power_of_two
-from contmax.kernels.gpu._kept import LAUNCHES, Launch
 from contmax.kernels.gpu._launch import resolved
 
 _ROWS = 32
@@ -96,8 +95,8 @@ def masked_mean_backward(
     return by_weights, by_values
 
 
-@functools.lru_cache(maxsize=LAUNCHES)
-def _means(shape: tuple[int, int, int]) -> Launch:
+@cached(LAUNCHES)
+def _means(shape: tuple[int, ...]) -> Launch:
     batch, length, channels = shape
     columns = min(power_of_two(channels), 128)
     grid = (batch, blocks_of(channels, columns))
@@ -105,8 +104,8 @@ def _means(shape: tuple[int, int, int]) -> Launch:
     return Launch(masked_mean_fwd_kernel, grid, (length, channels), kinds, contracts=True)
 
 
-@functools.lru_cache(maxsize=LAUNCHES)
-def _pull_back(shape: tuple[int, int, int], needs_values: bool) -> Launch:
+@cached(LAUNCHES)
+def _pull_back(shape: tuple[int, ...], needs_values: bool) -> Launch:
     batch, length, channels = shape
     kinds = {"NEEDS_VALUES": needs_values, "ROWS": _ROWS, "COLUMNS": min(power_of_two(channels), 128)}
     grid = (batch, blocks_of(length, _ROWS))

@@ -5,15 +5,15 @@ forward pass writes r, the backward pass computes each pair again and writes sum
 """
 
 import dataclasses
-import functools
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from contmax._caches import cached
+from contmax.kernels.gpu._cached_launch import LAUNCHES, Launch
 from contmax.kernels.gpu._counting import blocks_of
-from contmax.kernels.gpu._kept import LAUNCHES, Launch
 from contmax.kernels.gpu._launch import laid_out, resolved
 
 
@@ -71,7 +71,7 @@ class Pairs:
         return by_loc, by_scale, loc.new_empty(0), *by_basis
 
 
-@functools.lru_cache(maxsize=LAUNCHES)
+@cached(LAUNCHES)
 def launch_of_values(family: Pairs, rows: int, columns: int, k: float, slopes: bool = False) -> Launch:
     """The launch for these numbers of densities and functions, with slopes for `_gpu_contexts`."""
     block_rows, block_columns, warps = family.block(rows, columns)
@@ -81,7 +81,7 @@ def launch_of_values(family: Pairs, rows: int, columns: int, k: float, slopes: b
     return Launch(family.forward, grid, (rows, columns, *numbers), constants, warps, contracts=True)
 
 
-@functools.lru_cache(maxsize=LAUNCHES)
+@cached(LAUNCHES)
 def _launch_of_gradients(
     family: Pairs, rows: int, columns: int, strides: tuple[int, ...], k: float, needs_basis: bool
 ) -> Launch:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from contmax._backend import Backend, backend_of
-from contmax._eager import all_eager
+from contmax._eager import is_eager
 from contmax._operator import operator
 
 # Families of densities that Triton's kernels know, and the number that belongs to each.
@@ -103,7 +103,7 @@ def gates_are_compiled(logits: Tensor) -> bool:
         logits.dtype == torch.float32
         and 0 < logits.shape[-1] <= _LONGEST_ROW
         and logits.numel() > 0
-        and all_eager(logits)
+        and is_eager(logits)
         and backend_of(logits) is Backend.TRITON
     )
 
@@ -113,6 +113,6 @@ def masked_means_are_compiled(weights: Tensor, values: Tensor) -> bool:
     return (
         weights.dtype == torch.float32
         and values.numel() > 0
-        and all_eager(weights, values)
+        and is_eager(weights, values)
         and backend_of(values) is Backend.TRITON
     )

@@ -5,14 +5,13 @@ and one more where an α may be more than 2 (`_gpu_beyond_two`). A launch is rem
 because on a GPU most of the time of a small map is Python's.
 """
 
-import functools
-
 import torch
 from torch import Tensor
 
 from contmax._backend import TRITON_DTYPES, Backend
+from contmax._caches import cached
+from contmax.kernels.gpu._cached_launch import LAUNCHES, Launch, ReadyLaunch
 from contmax.kernels.gpu._counting import blocks_of
-from contmax.kernels.gpu._kept import LAUNCHES, Launch, ReadyLaunch
 from contmax.kernels.gpu._launch import (
     Rows,
     Sizes,
@@ -175,7 +174,7 @@ def ready(x: Tensor, alpha: float, dtype: torch.dtype) -> ReadyRows | None:
     return _ready_rows(x.shape, x.stride(), x.dtype, dtype, x.get_device(), alpha)
 
 
-@functools.lru_cache(maxsize=LAUNCHES)
+@cached(LAUNCHES)
 def _ready_rows(
     shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype, to: torch.dtype, device: int, alpha: float
 ) -> ReadyRows | None:
@@ -204,7 +203,7 @@ def empty_rows(like: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.empty_like(like, dtype=dtype, memory_format=torch.contiguous_format)
 
 
-@functools.lru_cache(maxsize=LAUNCHES)
+@cached(LAUNCHES)
 def forward_of_rows(rows: Rows, alpha: float | None, has_mask: bool, needs_omega: bool) -> Launch:
     """Rows that fit on the chip; α is None where each has its own."""
     order, epsilon = _order_and_epsilon(alpha)
@@ -215,14 +214,14 @@ def forward_of_rows(rows: Rows, alpha: float | None, has_mask: bool, needs_omega
     return Launch(forward_rows, block.programs(rows.total), numbers, kinds, block.warps)
 
 
-@functools.lru_cache(maxsize=LAUNCHES)
+@cached(LAUNCHES)
 def _forward_beyond_two(rows: Rows, has_mask: bool, needs_omega: bool) -> Launch:
     grid, kinds = _programs_beyond_two(rows.total)
     kinds |= {"HAS_MASK": has_mask, "NEEDS_OMEGA": needs_omega}
     return Launch(forward_beyond_two, grid, (rows.total, rows.columns, *rows.places), kinds)
 
 
-@functools.lru_cache(maxsize=LAUNCHES)
+@cached(LAUNCHES)
 def backward_of_rows(rows: Rows, step: int, alpha: float | None, needs_alpha: bool) -> Launch:
     """Cotangents in rows, their elements `step` apart; α is None where each row has its own."""
     order, epsilon = _order_and_epsilon(alpha)
@@ -232,7 +231,7 @@ def backward_of_rows(rows: Rows, step: int, alpha: float | None, needs_alpha: bo
     return Launch(backward_rows, block.programs(rows.total), numbers, kinds, block.warps, contracts=True)
 
 
-@functools.lru_cache(maxsize=LAUNCHES)
+@cached(LAUNCHES)
 def _backward_beyond_two(rows: Rows, step: int, needs_alpha: bool, largest: float) -> Launch:
     grid, kinds = _programs_beyond_two(rows.total)
     numbers = (rows.total, rows.columns, *rows.places, step, largest)
@@ -244,7 +243,7 @@ def _programs_beyond_two(rows: int) -> tuple[tuple[int], dict[str, int]]:
     return (blocks_of(rows, each),), {"ROWS": each, "CHUNK": _CHUNK_BEYOND_TWO}
 
 
-@functools.lru_cache(maxsize=LAUNCHES)
+@cached(LAUNCHES)
 def _long_launches(
     rows: Rows, sizes: Sizes, alpha: float | None, has_mask: bool, needs_omega: bool
 ) -> tuple[Launch, Launch]:
@@ -258,7 +257,7 @@ def _long_launches(
     return list_them, Launch(solve_long_rows, (rows.total,), numbers, kinds, sizes.warps_when_solving)
 
 
-@functools.lru_cache(maxsize=LAUNCHES)
+@cached(LAUNCHES)
 def _long_backward_launches(
     rows: Rows, sizes: Sizes, step: int, alpha: float | None, needs_alpha: bool
 ) -> tuple[Launch, Launch]:
