@@ -265,7 +265,7 @@ def _launches_of_contexts(
     return grid[1], launches
 
 
-def _block(numbers: int, slopes: int) -> tuple[int, ...]:
+def _block(numbers: int, slopes: int) -> tuple[int, int, int]:
     """Observations and channels at a time, and warps, of a program; `numbers`: of all contexts."""
     if numbers >= _MANY:
         return (32, 64, 1) if slopes <= _FEW_SLOPES else (16, 128, 1)
