@@ -48,6 +48,12 @@ def is_exporting() -> bool:
     return torch.compiler.is_exporting()
 
 
+@constant_to_tracers  # torch.compile, which the exporter tries last, takes the answer to be False
+def is_exporting_to_onnx() -> bool:
+    """Whether the caller is traced for an ONNX file."""
+    return torch.onnx.is_in_onnx_export()
+
+
 def is_one_node(tensor: Tensor) -> bool:
     """Whether a loop of hundreds of operations becomes one opaque operator: in torch.compile on a CPU.
 

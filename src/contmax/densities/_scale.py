@@ -5,6 +5,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from contmax._eager import is_exporting_to_onnx
 from contmax._precision import wide_dtype, without_autocast
 from contmax._smooth import ARTANH_EXCESS
 from contmax._typing import Float
@@ -176,7 +177,7 @@ def scale_of(loc: Tensor, name: str, raw: Tensor, validate_args: bool | None, *,
 
 def _cholesky(name: str, matrix: Float[Tensor, "*batch N N"], validate: bool) -> Float[Tensor, "*batch N N"]:
     """L of LLᵀ = A, computed in float64: a nearly singular A leaves few digits of its last pivots."""
-    if torch.onnx.is_in_onnx_export():
+    if is_exporting_to_onnx():
         return factored(matrix)
     tril, info = torch.linalg.cholesky_ex(matrix.double())
     if validate:

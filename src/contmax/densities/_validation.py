@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from contmax._eager import is_eager_cpu
+from contmax._eager import is_eager_cpu, is_exporting_to_onnx
 from contmax._precision import common_dtype, in_dtype
 
 Samples = Tensor | np.ndarray | Sequence[Any]
@@ -105,7 +105,7 @@ def as_index(alpha: float | int | Tensor, dim: int, validate_args: bool | None) 
     if isinstance(alpha, Tensor):
         if alpha.is_complex() or alpha.dtype == torch.bool:
             raise TypeError(f"alpha must be real; got {alpha.dtype}. Pass a floating-point tensor.")
-        if torch.onnx.is_in_onnx_export():
+        if is_exporting_to_onnx():
             raise NotImplementedError(
                 "A density whose α is a tensor, as a learned one, needs the Gamma function, which ONNX does not have. "
                 "Export an attention with the number: alpha=float(attention.alpha) and the same state dict otherwise."

@@ -20,7 +20,7 @@ from torch import Tensor
 from contmax._autograd import apply
 from contmax._backend import Backend, backend_of
 from contmax._by_reference import may_be_differentiated
-from contmax._eager import device_type, is_eager_cpu, is_exporting
+from contmax._eager import device_type, is_eager_cpu, is_exporting, is_exporting_to_onnx
 from contmax._operator import operator
 from contmax.expectations._matrix_form import MatrixForm
 from contmax.expectations._plane_form import PlaneForm
@@ -47,7 +47,7 @@ def mean_over_scales(form: Form, alpha: float | Tensor, dim: int, single: bool) 
     Returns:
         One value for each pair, differentiable in the numbers of the form and in α, through α = 1.
     """
-    if torch.onnx.is_in_onnx_export() and form.pairs.dtype == torch.float64:
+    if is_exporting_to_onnx() and form.pairs.dtype == torch.float64:
         raise NotImplementedError(
             f"The expectation under a density with α = {alpha} needs complex numbers in float64, for which onnxruntime "
             "has no operations. Pass α = 1, 4/3, 3/2 or 2; on the plane, in float32, any number from 1.1 to 2."

@@ -171,7 +171,7 @@ def regularized_prediction(score: Score, domain: Any, alpha: float | int | Tenso
     for kind in type(domain).__mro__:
         if kind in _RULES:
             return _RULES[kind](score, domain, alpha)
-    known = ", ".join(kind.__name__ for kind in _RULES)
+    known = ", ".join(sorted(kind.__name__ for kind in _RULES))
     raise TypeError(
         f"domain must be one of {known}, or of a class derived from these; got {type(domain).__name__}. Pass for "
         "example contmax.domains.Interval(0.0, 1.0), or register your class with "

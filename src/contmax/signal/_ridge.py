@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from contmax._eager import is_eager_cpu
+from contmax._eager import is_eager_cpu, is_exporting_to_onnx
 from contmax.numerics import eliminated
 
 
@@ -89,7 +89,7 @@ def _factored(gram: Tensor, penalty: float, volume: Tensor | float) -> Tensor:
     # In float64, because in space V² would overflow in float32.
     volume = volume.double() if isinstance(volume, Tensor) else volume
     matrix = gram + penalty / volume**2 * eye
-    if torch.onnx.is_in_onnx_export():
+    if is_exporting_to_onnx():
         return matrix
     tril: Tensor
     tril, failed = torch.linalg.cholesky_ex(matrix)
@@ -114,7 +114,7 @@ def _factored(gram: Tensor, penalty: float, volume: Tensor | float) -> Tensor:
 
 def _solved(tril: Tensor, right: Tensor) -> Tensor:
     """(LLᵀ)⁻¹ right, from the result of `_factored`."""
-    if torch.onnx.is_in_onnx_export():
+    if is_exporting_to_onnx():
         return eliminated(tril, right)
     if tril.device.type == "cpu":
         return torch.cholesky_solve(right, tril)

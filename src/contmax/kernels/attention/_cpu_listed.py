@@ -19,7 +19,7 @@ def listed_weights(p: Tensor, longest: int) -> tuple[Tensor, Tensor] | None:
 
     A row may have `longest` of them.
     """
-    matrix, counts = _rows(p), torch.empty(p.shape[:2].numel(), dtype=torch.int64)
+    matrix, counts = _rows(p), p.new_empty(p.shape[:2].numel(), dtype=torch.int64)
     over_rows(count_rows, matrix, counts.numpy())
     width = int(counts.max()) if counts.numel() else 0
     if width > longest:
@@ -59,7 +59,7 @@ def add_listed_gradients(
         gradient_heads(*arguments)
 
     d_query = torch.empty_like(query)
-    heads = torch.empty((len(d_key), lists[0].numel() // max(len(d_key), 1)), dtype=torch.int8)
+    heads = query.new_empty((len(d_key), lists[0].numel() // max(len(d_key), 1)), dtype=torch.int8)
     sums = [x.numpy() for x in (d_key, d_value, d_query)]
     given = [x.numpy(force=True) for x in (query, key, g)]
     over_rows(gradients, heads.numpy(), *sums, *map(_rows, lists), *given, work=query.shape[-1])

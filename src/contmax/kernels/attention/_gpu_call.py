@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from contmax.kernels._counting import power_of_two
 from contmax.kernels.attention._operators import AttentionOptions, is_by_distance
 from contmax.kernels.attention._sizes import LIST_CAPACITY, TUNING, Tuning
-from contmax.kernels.gpu._counting import power_of_two
 from contmax.kernels.gpu._launch import order_of, side_by_side
 
 # Products in units of a smaller scale could not be told from the score of a masked key.

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 import torch
 
 from contmax._caches import cached
+from contmax.kernels._counting import blocks_of, power_of_two
 from contmax.kernels.attention._gpu_call import AttentionKind
 from contmax.kernels.attention._gpu_candidates import list_keys, list_undecided
 from contmax.kernels.attention._gpu_dense import attend_dense, solve_dense
@@ -18,7 +19,6 @@ from contmax.kernels.attention._gpu_listed import (
 from contmax.kernels.attention._gpu_tile_maxima import tile_maxima
 from contmax.kernels.attention._sizes import DENSE_ROWS
 from contmax.kernels.gpu._cached_launch import LAUNCHES, Launch, ReadyLaunch
-from contmax.kernels.gpu._counting import blocks_of, power_of_two
 
 # Keys of a block in the backward pass.
 _KEY_BLOCK = 64

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from contmax._operator import operator
+from contmax.kernels._counting import blocks_of
 from contmax.kernels.attention._sizes import DENSE_ROWS, LIST_CAPACITY, most_keys_without_lists, widest_head
-from contmax.kernels.gpu._counting import blocks_of
 
 # Entries of all lists are numbered by 32 bits, and a grid of programs has at most this many heads.
 _MOST_ENTRIES, _MOST_HEADS = 2**31, 65535

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from contmax._caches import cached
+from contmax.kernels._counting import blocks_of, power_of_two
 from contmax.kernels.gpu._cached_launch import LAUNCHES
-from contmax.kernels.gpu._counting import blocks_of, power_of_two
 
 
 class Rows(NamedTuple):

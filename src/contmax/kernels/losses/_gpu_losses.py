@@ -16,8 +16,8 @@ import triton.language as tl
 from torch import Tensor
 
 from contmax._caches import cached
+from contmax.kernels._counting import blocks_of, power_of_two
 from contmax.kernels.gpu._cached_launch import LAUNCHES, Launch
-from contmax.kernels.gpu._counting import blocks_of, power_of_two
 from contmax.kernels.gpu._launch import (
     CHUNK,
     Rows,

@@ -10,8 +10,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from contmax.kernels._counting import blocks_of
 from contmax.kernels.gpu._cached_launch import Launch
-from contmax.kernels.gpu._counting import blocks_of
 from contmax.kernels.gpu._launch import CHUNK, order_of, side_by_side
 from contmax.kernels.losses._gpu_losses import write_gradients
 from contmax.kernels.losses._operators import LinearLoss, Supports

@@ -14,8 +14,8 @@ import triton.language as tl
 from torch import Tensor
 
 from contmax._caches import DeviceCache, cached
+from contmax.kernels._counting import blocks_of, power_of_two
 from contmax.kernels.gpu._cached_launch import LAUNCHES, Launch
-from contmax.kernels.gpu._counting import blocks_of, power_of_two
 from contmax.kernels.gpu._launch import laid_out, resolved
 from contmax.kernels.means._gpu_any_rules import (
     bell,

@@ -14,8 +14,8 @@ import triton.language as tl
 from torch import Tensor
 
 from contmax._caches import cached
+from contmax.kernels._counting import blocks_of, power_of_two
 from contmax.kernels.gpu._cached_launch import LAUNCHES, Launch, ReadyLaunch
-from contmax.kernels.gpu._counting import blocks_of, power_of_two
 from contmax.kernels.gpu._launch import laid_out
 from contmax.kernels.means._gpu_line import LINE
 from contmax.kernels.means._gpu_pairs import launch_of_values
@@ -240,9 +240,7 @@ contexts_of = cached(LAUNCHES)(Contexts)
 """The cached :class:`Contexts` of these arguments."""
 
 
-def _launches_of_contexts(
-    shape: tuple[int, ...], strides: tuple[int, ...], slopes: int
-) -> tuple[int, list[Launch]]:
+def _launches_of_contexts(shape: tuple[int, ...], strides: tuple[int, ...], slopes: int) -> tuple[int, list[Launch]]:
     """The number of parts of a sequence, and the launches of contexts without slopes and with slopes.
 
     Where few programs would take many turns, each takes a part of a sequence, and the caller adds their results.

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from contmax._caches import cached
+from contmax.kernels._counting import blocks_of
 from contmax.kernels.gpu._cached_launch import LAUNCHES, Launch
-from contmax.kernels.gpu._counting import blocks_of
 from contmax.kernels.gpu._launch import laid_out, resolved
 
 

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from contmax._backend import TRITON_DTYPES, Backend
 from contmax._caches import cached
+from contmax.kernels._counting import blocks_of
 from contmax.kernels.gpu._cached_launch import LAUNCHES, Launch, ReadyLaunch
-from contmax.kernels.gpu._counting import blocks_of
 from contmax.kernels.gpu._launch import (
     Rows,
     Sizes,
