@@ -116,8 +116,8 @@ def regularized_prediction(score: Score, domain: Any, alpha: float | int | Tenso
     domain                how                                                accuracy (float64, relative)
     ====================  =================================================  ==========================================
     ``Interval``          ends of the support located, cells refined         1e-10 for 1 ≤ α ≤ 4
-    ``Box``, 2-D          graded rule from end to end of the support        1e-5, smooth scores; derivatives 1e-4
-    ``Box``, 3-D          graded rule from end to end of the support        1e-3, smooth scores
+    ``Box``, 2-D          graded rule from end to end of the support         1e-5, smooth scores; derivatives 1e-4
+    ``Box``, 3-D          graded rule from end to end of the support         1e-3, smooth scores
     ``Knots``             closed form for every α                            1e-12; moments 1e-9
     ``Nodes``             the finite map :func:`contmax.entmax`, weighted    1e-12 (α > 2: 1e-9)
     ====================  =================================================  ==========================================
