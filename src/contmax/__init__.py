@@ -83,7 +83,7 @@ _MODULES = (
 
 
 def __getattr__(name: str) -> Any:
-    """Load what is asked for; Python keeps modules itself, the other names are kept here."""
+    """Load a part when it is first used. Python caches modules itself; this function caches the other names."""
     if name in _MODULES:
         return importlib.import_module(f"contmax.{name}")
     if name in _DEFINED_IN:

@@ -26,8 +26,8 @@ def moments(
 
     Args:
         weights: p, (*batch, L), summing to one over L, such as a discrete attention; a row of zeros gives mean zero.
-        positions: t. On the line (L,) or (*batch, L); in N dimensions (L, N) or (*batch, L, N). Should N be L, then
-            only the latter is told from positions on the line.
+        positions: t. On the line (L,) or (*batch, L); in N dimensions (L, N) or (*batch, L, N). If N = L, a matrix
+            means positions on the line: pass (*batch, L, N).
         grid: numbers of cells L_i along the N axes; by default n^(1/N) for all of them, n the number of positions.
         mask: boolean, (L,) or (*batch, L); True = counts, in n too. What stands elsewhere may be anything, NaN too.
         sides: of a cell along the N axes, broadcastable to (*batch, N), in place of 1/L_i: for positions in other units

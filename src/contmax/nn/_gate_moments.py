@@ -55,8 +55,8 @@ def default_gate_moments(
     Args:
         logits: (B, L) or (B, Q, L), at least float32.
         mask: what may be attended, (L,) or (B, L); or None.
-        noise: as above.
-        drop: as above.
+        noise: as for `gate_weights`.
+        drop: as for `gate_weights`.
         shift: added to the logits.
         least: added to the squared half-width.
     """
