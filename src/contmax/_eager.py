@@ -111,7 +111,10 @@ def is_transformed(tensor: Tensor) -> bool:
 
 
 def holds_numbers(tensor: Tensor) -> bool:
-    """True for an ordinary tensor, real or traced by a mode as if it were: no subclass, and in no transform."""
+    """True for a tensor of torch's own classes that no transform of torch.func wraps.
+
+    A mode that traces may show such tensors too, which is why `is_eager` also looks for modes.
+    """
     return type(tensor) in REAL_TYPES and not is_transformed(tensor)
 
 

@@ -73,7 +73,7 @@ def exp_beta(u: Float[Tensor, "..."], beta: float | int | Tensor) -> Float[Tenso
             inner * log1p_over_series(torch.where(near, y, 0.0)),
             torch.log1p(torch.where(near, 0.0, y)) / torch.where(near, 1.0, gap),
         )
-        # Where the derivative in β would overflow, keep the one in u, 1/(1+y), clear of it.
+        # Where the derivative in β would overflow, only the gradient through `inner` is kept, with slope 1/(1+y).
         tangent = exponent.detach() + (inner - inner.detach()) / (1 + y.detach())
         exponent = torch.where(exponent > highest - 2 * math.log(highest) - 4, tangent, exponent)
     else:

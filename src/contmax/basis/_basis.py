@@ -339,7 +339,7 @@ def covering_width(num: int, low: float, high: float) -> float:
 def least_exponent(dtype: torch.dtype) -> float:
     """The exponent below which exp is held constant: a CPU takes ten times as long for denormal numbers.
 
-    In float64 products of two such values, of which a fit consists, are not denormal either.
+    A fit multiplies two such values. In float64 the exponent is high enough that their product is not denormal either.
     """
     return -300.0 if dtype == torch.float64 else 0.99 * math.log(torch.finfo(wide_dtype(dtype)).tiny)
 

@@ -52,7 +52,10 @@ class MatrixForm(NamedTuple):
         return 0.5 * (volume[0] + moments[0] - moments[1]), 0.5 * volume[1] + moments[1] - moments[2]
 
     def third_slope(self, s: Tensor) -> Tensor:
-        """Σ ((s/(s+λ))³ + 3d²λs³/(s+λ)⁴): the third derivative."""
+        """Σ ((s/(s+λ))³ + 3d²λs³/(s+λ)⁴): s³ times the third derivative of −ln N in s.
+
+        λ are the eigenvalues of M, and d the coordinates of y along its eigenvectors.
+        """
         p, *moments = self._moments(s)
         return (p @ p * p).sum((-2, -1)) + 3 * (moments[2] - moments[3])
 

@@ -135,7 +135,10 @@ def _means_like(
 def scale_means(
     inputs: Sequence[Tensor], plane: bool, order: float | None, single: bool, with_slopes: bool
 ) -> list[Tensor]:
-    """The mean of each pair, and its slopes in the inputs: the numbers of the form, then ν where `order` is None."""
+    """The mean of each pair of a density and a function, and its slope in each input.
+
+    The inputs are the tensors of a form; where `order` is None, ν follows them.
+    """
     takes_kernel = plane and single and order is not None and order > 0 and inputs[0].dtype == torch.float32
     if takes_kernel and is_eager_cpu(*inputs) and backend_of(inputs[0]) is Backend.NUMBA:
         from contmax.kernels.means import _cpu_means

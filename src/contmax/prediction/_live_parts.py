@@ -33,8 +33,9 @@ from contmax.prediction._normalizer import bracketed_root
 
 # Graded nodes per live part: :math:`\int x^k` to 1e-10 for every k ≥ 1/9.
 PART_NODES = 24
-# Steps where values cannot be read. Newton's method converges quadratically except beside an extremum. The mass depends
-# on the square of an extremum's error, so a coarser tolerance is enough there.
+# Steps of the root finder where values cannot be read, on a GPU or in a trace. Newton's method converges quadratically
+# except beside an extremum. The mass depends on the square of an extremum's error, so a coarser tolerance is enough
+# there.
 _ROOT_STEPS, _EXTREMUM_STEPS = 24, 12
 _ROOT_TOLERANCE, _EXTREMUM_TOLERANCE = 1e-12, 1e-8
 # Steps for a quantile between two neighbouring nodes. Newton's method needs three or four; beside the end of the

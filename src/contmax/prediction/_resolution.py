@@ -280,7 +280,7 @@ def _too_coarse(
     folded = (lines.turns > 1) & (variation > floor) & (variation * escort > allowed)
     by_rules = [live_parts(lines, normalizer, alpha, nodes).mass for nodes in (PART_NODES, 2 * PART_NODES)]
     few, many = (mass.flatten(-2).sum(-1) for mass in by_rules)
-    # A density that overflows beside nodes that missed its peak has an error that is not a number.
+    # Where nodes missed a peak the mass may overflow, and the difference is NaN: the negated comparison counts it too.
     peaked = ~((few - many).abs() <= allowed)
     edge = ~masked.all(-1) & (length > noise.scores * reach)
     split = torch.where(masked.any(-1), edge, may_live & (rough | torn | folded) | peaked)

@@ -230,7 +230,7 @@ def warn_if_not_on_unit_cube(basis: Basis) -> None:
 
 
 def _reaches_ends(basis: Basis, sides: list[tuple[float, float]]) -> bool:
-    """Whether some function is not negligible at both ends of each axis of the unit cube."""
+    """True if at each end of each axis of the unit cube some function is not negligible beside those in the middle."""
     middle = torch.tensor([(low + high) / 2 for low, high in sides], dtype=torch.float64)
     ends = torch.full((2 * len(middle), len(middle)), 0.5, dtype=torch.float64)
     for axis in range(len(middle)):

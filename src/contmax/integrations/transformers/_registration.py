@@ -132,7 +132,8 @@ def _initialize_weights(original: Any, model: PreTrainedModel, module: Module, *
 
 def _from_config(original: Any, kind: type[PreTrainedModel], *arguments: Any, **options: Any) -> Any:
     model = original(kind, *arguments, **options)
-    # Check only models made with the option: transformers makes parts, some without attention, without it.
+    # Only a model that is made with this option is checked. transformers makes the parts of a model without the
+    # option, and some of these parts have no attention.
     if "attn_implementation" in options and uses_entmax(model):
         require_attention(model)
     return model

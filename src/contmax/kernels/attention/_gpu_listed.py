@@ -25,11 +25,11 @@ from contmax.kernels.gpu._instructions import earlier_and_all, earlier_ends, loa
 from contmax.kernels.rows._gpu_rows import curvature, escort_of, saturated, unbiased
 from contmax.kernels.rows._gpu_solve import NOTHING, climb, relative_weights
 
-# Keys of each row that are gathered at a time, where there is no room for more.
+# A program gathers this many keys of each row at a time where its registers cannot hold more.
 _TOGETHER = tl.constexpr(4)
 # Code is specialised for lists of up to this length, of up to twice this length, and for longer ones.
 _SHORT = tl.constexpr(32)
-# Entries that are ranked at a time, and rows whose entries come one after another: each thread of a warp has one.
+# A warp takes the entries of this many rows as one sequence and ranks this many at a time, one for each thread.
 _RANKED = tl.constexpr(32)
 
 

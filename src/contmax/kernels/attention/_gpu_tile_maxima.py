@@ -207,7 +207,7 @@ def tile_maxima(
         best = larger(best, _largest(x))
         counts = tl.full([], True, tl.int1)
         first, second = _take_block(x, first, second, counts, n, MAXIMA, at, stored, COLUMNS, WIDE)
-    # Products so far below another have no mass, whatever is rounded.
+    # A product that lies more than `reach` below another has no mass; the factor 1.02 leaves room for rounding.
     reach = 1.02 / (epsilon_of_heads(A, fixed_epsilon, h, PER_HEAD, ROWS) * scale)
     blocks = whole // COLUMNS
     rest = tl.maximum(blocks - tl.maximum(blocks // _SEARCHED_SHARE, _SEARCHED_FIRST), 0)

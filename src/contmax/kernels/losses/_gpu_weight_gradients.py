@@ -93,7 +93,9 @@ def _write_sums(
 def _write_residuals(
     residual: Tensor, loss: LinearLoss, statistics: Tensor, g: Tensor, order: Tensor, total: Tensor, columns: slice
 ) -> None:
-    """Write g (p̂ − (1−s) e_y) of some classes in the first rows, one for each long token; leave the others alone.
+    """Write g (p̂ − (1−s) e_y) for the classes in `columns`, one row for each long token.
+
+    A token is long if its support did not fit into its list. Rows behind the last long token are not written.
 
     Args:
         residual: (T, columns or more).

@@ -82,9 +82,9 @@ def _shape(y, square, log_room, inverse, gap):
 
 @triton.jit
 def bell(mu, b, centre, width, gap, reach, curvature, log_slope, rule, NODES: tl.constexpr):
-    """r and its slopes in μ, b, σ_j and, at fixed b, ε, without C/√2π.
+    """r, its slopes in μ, b and σ_j, and its slope in ε with b held fixed; all lack the factor C/√(2π).
 
-    The slopes are E[ψ′] forms for a narrow density, escort forms else.
+    The slopes of a narrow density are means of ψ′; those of a wide one are integrals over the escort density.
     """
     inverse_width = 1.0 / width
     z, dz, xi, length = _bell_window(mu, b, centre, width, inverse_width, reach, curvature)

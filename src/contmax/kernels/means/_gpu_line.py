@@ -152,7 +152,10 @@ def line_bwd_kernel(
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
-    """The gradients of a block of densities; with BASIS also its share in those of all functions, (blocks, 2, K)."""
+    """The gradients of a block of densities; with BASIS also what the block adds to those of all functions.
+
+    The latter are stored as (blocks, 2, number of functions).
+    """
     block = tl.program_id(0)
     row = block.to(tl.int64) * ROWS + tl.arange(0, ROWS)
     mu, scale, half, a, nan_row = _load_densities(loc_ptr, scale_ptr, row, rows, stretch, K, RAISED)

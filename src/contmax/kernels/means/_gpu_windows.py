@@ -131,5 +131,6 @@ def sums_and_slopes(z, dz, left, right, span, rule, K: tl.constexpr, PAIRS: tl.c
                 squares += tilted * twice
     by_loc, by_half = by_loc * INVERSE_ROOT, by_half * (0.5 * INVERSE_ROOT)
     by_width = by_width * (INVERSE_ROOT * INVERSE_ROOT) - masses
-    # (2k+1)y² − 1 = 2k y² − (1 − y²). With y² = 1 − (1 − y²) sums 4k + 1 times as large as the result would cancel.
+    # (2k+1)y² − 1 = 2k y² − (1 − y²). With 1 − (1 − y²) for y² the two
+    # sums would be 4k + 1 times as large as their difference, and digits would cancel.
     return masses, by_loc, by_half, by_width, 0.5 * wide_loc, (0.5 * K) * squares - masses

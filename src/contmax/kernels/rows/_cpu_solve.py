@@ -153,7 +153,10 @@ def _shrunk(count, epsilon, k):  # type: ignore[no-untyped-def]
 
 @njit(error_model="numpy")
 def _excess(mass, epsilon):  # type: ignore[no-untyped-def]
-    """(1 − S^{−ε})/ε, or ln S at ε = 0; below 4 by a Padé approximant, exact at ε = 1 and never too large."""
+    """(1 − S^{−ε})/ε of the mass S, or ln S at ε = 0.
+
+    For S < 4 a Padé approximant replaces it, which is exact at ε = 1 and never above it: no step overshoots.
+    """
     if mass < 4.0 and epsilon != 0.0:
         x = mass - 1.0
         return 2.0 * x / (2.0 + (1.0 + epsilon) * x)
