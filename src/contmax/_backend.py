@@ -128,11 +128,6 @@ def backend_of(*tensors: Tensor) -> Backend:
     return Backend.NUMBA if all(_numba_has_kernels_for(x) for x in tensors) else Backend.TORCH
 
 
-def numba_takes(x: Tensor) -> bool:
-    """Whether kernels compiled by numba exist for tensors on the device and of the dtype of x."""
-    return _numba_has_kernels_for(x) and not triton_takes(x)
-
-
 def _numba_has_kernels_for(x: Tensor) -> bool:
     return x.is_cpu and x.dtype in NUMBA_DTYPES and numba_works()
 
