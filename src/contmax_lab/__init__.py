@@ -39,7 +39,7 @@ Layers from top to bottom; each imports only what is below it, which import-lint
 **To add a task**, read docs/write-your-own-task.md; outside the package, nothing else is needed. One that comes with
 the laboratory is a folder ``tasks/<name>/`` and a line in ``registry/_tasks.py``:
 
-* ``__init__.py``: two frozen dataclasses, ``DATA`` and ``MODEL``, the sections ``data`` and ``model`` of a recipe; the
+* ``__init__.py``: two frozen dataclasses, the sections ``data`` and ``model`` of a recipe, named by ``SETTINGS``; the
   ``Args`` of their docstrings become the help of the command line. It does not import torch;
 * ``_data.py``: the loader that makes `Splits`;
 * ``_model.py``: the ``nn.Module``;

@@ -5,12 +5,12 @@ import functools
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from jsonargparse import ArgumentError, ArgumentParser, Namespace
 
 from contmax_lab.checked import in_words
-from contmax_lab.contract import Recipe, Task, TrainingConfig
+from contmax_lab.contract import Recipe, Settings, Task, TrainingConfig
 from contmax_lab.errors import UsageError, nearest
 from contmax_lab.files import plain, read_yaml, yaml_text
 
@@ -38,13 +38,13 @@ def read_recipe(path: Path) -> dict[str, Any]:
     return stored
 
 
-def task_recipe(file: Path | None, name: str) -> dict[str, Any]:
+def task_recipe(task: Task | Settings) -> dict[str, Any]:
     """The recipe of a task: that of its file, or where it has none, no keys at all.
 
     Raises:
         UsageError: if the file is no recipe.
     """
-    return {"task": name} if file is None else read_recipe(file)
+    return {"task": task.name} if task.recipe_file is None else read_recipe(task.recipe_file)
 
 
 def variant_names(stored: Mapping[str, Any]) -> list[str]:
@@ -89,29 +89,16 @@ def flattened(tree: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             yield key, value
 
 
-@dataclasses.dataclass(frozen=True)
-class Settings:
-    """What can be set of a task: its name, and its two configurations."""
+def keys_help(settings: Settings, keys: Mapping[str, Any], origin: str) -> str:
+    """All the keys of a recipe, which is called `origin`, with type, meaning and value.
 
-    name: str
-    data: type
-    model: type
-
-    @classmethod
-    def of(cls, task: Task) -> Self:
-        """Those of a task that has been imported."""
-        return cls(task.name, task.data_config, task.model_config)
-
-    def help(self, keys: Mapping[str, Any], origin: str) -> str:
-        """All the keys of a recipe, which is called `origin`, with type, meaning and value.
-
-        Raises:
-            UsageError: if a key is not understood.
-        """
-        _check_keys(f"{origin}: ", self, keys)
-        parser = _parser(self.data, self.model, prog=f"contmax train {origin}")
-        parser.set_defaults(dict(keys))
-        return str(parser.format_help())
+    Raises:
+        UsageError: if a key is not understood.
+    """
+    _check_keys(f"{origin}: ", settings, keys)
+    parser = _parser(settings.data_config, settings.model_config, prog=f"contmax train {origin}")
+    parser.set_defaults(dict(keys))
+    return str(parser.format_help())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,7 +130,7 @@ class RecipeSource:
         _check_keys(origin, settings, self.keys)
         _check_keys(f"{self.origin}, search: ", settings, self.keys.get("search", {}))
         _check_keys("", settings, (word[2:].partition("=")[0] for word in overrides if word.startswith("--")))
-        parser = _shared_parser(settings.data, settings.model)
+        parser = _shared_parser(settings.data_config, settings.model_config)
         base = _base(parser, origin, json.dumps(self.keys, default=str))
         # The base has a value for every key; adding defaults would take half of the time and change nothing.
         parsed = _checked("", parser.parse_args, list(overrides), namespace=base, defaults=False) if overrides else base
@@ -171,7 +158,7 @@ def _nested(keys: Mapping[str, Any]) -> dict[str, Any]:
 
 def _check_keys(origin: str, settings: Settings, keys: Iterable[Any]) -> None:
     """Raise an error with the nearest key; the parser would take an abbreviated key, and say less of an unknown one."""
-    configs = zip(SECTIONS, (settings.data, settings.model, TrainingConfig), strict=True)
+    configs = zip(SECTIONS, (settings.data_config, settings.model_config, TrainingConfig), strict=True)
     known = [f"{section}.{field.name}" for section, config in configs for field in dataclasses.fields(config)]
     known += ["seed", "search"]
     for key in keys:

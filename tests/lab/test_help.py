@@ -11,7 +11,6 @@ import pytest
 from contmax_lab import recipes
 from contmax_lab.cli._main import _COMMANDS, _joined, _parser
 from contmax_lab.registry import find_recipe, find_table, find_task, settings_of, shipped_tasks
-from contmax_lab.registry._recipes import _file
 
 HEAVY = [
     "torch",
@@ -64,8 +63,10 @@ def test_the_settings_of_a_task_are_listed_without_torch():
 @pytest.mark.parametrize("name", shipped_tasks())
 def test_what_is_read_without_torch_is_what_the_task_says(name):
     task, settings = find_task(name), settings_of(name)
-    assert (settings.name, settings.data, settings.model) == (task.name, task.data_config, task.model_config)
-    assert task.recipe_file == _file(name)
+    assert (settings.name, settings.data_config, settings.model_config) == (name, task.data_config, task.model_config)
+    assert task.name == name
+    assert task.recipe_file == settings.recipe_file
+    assert task.recipe_file.is_file()
 
 
 def examples(printed):

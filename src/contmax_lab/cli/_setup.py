@@ -87,7 +87,7 @@ def _list(options: argparse.Namespace) -> None:
 
     for name in task_names():
         task = installed_task(name)
-        variants = variant_names(task_recipe(task.recipe_file, name))
+        variants = variant_names(task_recipe(task))
         print(f"{name}: {task.summary}")
         print("  recipes: " + ", ".join([f"{name}/{variant}" for variant in variants] or [name]))
         for table in task.tables():

@@ -19,7 +19,9 @@ from contmax_lab.contract._task import Batch as Batch
 from contmax_lab.contract._task import Batches as Batches
 from contmax_lab.contract._task import ParameterGroup as ParameterGroup
 from contmax_lab.contract._task import Recipe as Recipe
+from contmax_lab.contract._task import Settings as Settings
 from contmax_lab.contract._task import Splits as Splits
 from contmax_lab.contract._task import Task as Task
 from contmax_lab.contract._task import TrainedRun as TrainedRun
+from contmax_lab.contract._task import seedless as seedless
 from contmax_lab.contract._training import TrainingConfig as TrainingConfig

@@ -6,7 +6,7 @@ import abc
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from contmax_lab.contract._shown import Figure, Look, Prediction, Section
 from contmax_lab.contract._table import Cell, Table
@@ -132,11 +132,38 @@ class TrainedRun:
         return self.recipe.task
 
 
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What can be set of a task, by the attributes of `Task`: known without torch, and without the task itself."""
+
+    name: str
+    data_config: type
+    model_config: type
+    recipe_file: Path | None
+
+    @classmethod
+    def of_package(cls, file: str, data_config: type, model_config: type) -> Self:
+        """Of a task that is called like its package, whose ``__file__`` this is, and has a ``recipe.yaml`` in it."""
+        folder = Path(file).parent
+        return cls(folder.name, data_config, model_config, folder / "recipe.yaml")
+
+    @classmethod
+    def of(cls, task: Task) -> Self:
+        """Of a task that has been imported."""
+        return cls(task.name, task.data_config, task.model_config, task.recipe_file)
+
+
+def seedless(load: Callable[[Any], Splits]) -> Callable[..., Splits]:
+    """`Task.load` by a function of the data alone: the split has a seed of its own, which seeds of trainings share."""
+    return lambda task, data, seed: load(data)
+
+
 class Task(abc.ABC):
     """One kind of experiment. It holds no state: everything that varies is in the two configurations.
 
     A subclass names its configurations, which are dataclasses whose fields have a default and a line of documentation,
-    and says how to load, batch, build and measure. Randomness comes from torch's global generator: the loop seeds it
+    by attributes or all at once, ``class Tides(Task, settings=…)``. It says how to load, batch, build and measure.
+    Randomness comes from torch's global generator: the loop seeds it
     before every step as a function of the seed, the step and the process, so that a resumed run draws the same numbers.
 
     Needed: `load`, `build`, `batch`, `loss`. Usual: `measures`, or `evaluate` where a model generates. The rest has a
@@ -157,6 +184,10 @@ class Task(abc.ABC):
     repeats_steps: ClassVar[bool] = False
     # What `look` takes; batches of a task that looks at images hold ``pixels``. None = there is nothing to look at.
     looks_at: ClassVar[Literal["text", "image"] | None] = None
+
+    def __init_subclass__(cls, settings: Settings | None = None) -> None:
+        for name, value in vars(settings).items() if settings else ():
+            setattr(cls, name, value)
 
     # -- data and model ------------------------------------------------------------------------------------------------
 

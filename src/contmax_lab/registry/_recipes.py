@@ -4,13 +4,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import contmax_lab
 from contmax_lab.contract import Recipe
 from contmax_lab.errors import UsageError, nearest
-from contmax_lab.recipes import RecipeSource, read_recipe, task_recipe, variant_names, with_variant
+from contmax_lab.recipes import RecipeSource, keys_help, read_recipe, task_recipe, variant_names, with_variant
 from contmax_lab.registry._tasks import SHIPPED, find_task, is_installed, named_task, settings_of, task_names
 
-_TASKS = Path(contmax_lab.__file__).parent / "tasks"
 _SUFFIXES = (".yaml", ".yml")
 
 
@@ -21,7 +19,7 @@ def shipped_recipes() -> list[str]:
         >>> "intervals/parabola" in shipped_recipes()
         True
     """
-    files = {task: read_recipe(_file(task)) for task in SHIPPED}
+    files = {task: task_recipe(settings_of(task)) for task in SHIPPED}
     return sorted(f"{task}/{variant}" for task, stored in files.items() for variant in variant_names(stored))
 
 
@@ -68,7 +66,7 @@ def recipe_help(name: str | Path, variant: str = "", named: Sequence[str] = ()) 
     """
     reference, keys, origin, _ = _found(name, variant)
     own = {settings.name: settings for settings in map(settings_of, named)}
-    return (own.get(reference) or settings_of(reference)).help(keys, origin)
+    return keys_help(own.get(reference) or settings_of(reference), keys, origin)
 
 
 def _found(name: str | Path, variant: str) -> tuple[str, dict[str, Any], str, str]:
@@ -83,20 +81,12 @@ def _found(name: str | Path, variant: str) -> tuple[str, dict[str, Any], str, st
         raise UsageError(_no_recipe(name))
     if inline and variant and inline != variant:
         raise UsageError(f"{name} names the variant {inline}, but --variant names {variant}; pass only one of them")
-    if reference in SHIPPED:
-        stored = read_recipe(_file(reference))
-    else:
-        task = find_task(reference)
-        stored = task_recipe(task.recipe_file, task.name)
+    stored = task_recipe(settings_of(reference))
     chosen = inline or variant or str(stored.get("default", ""))
     if inline and inline not in variant_names(stored):
         raise UsageError(_no_recipe(name, [f"{reference}/{known}" for known in variant_names(stored)]))
     origin = f"{reference}/{chosen}" if chosen else reference
     return reference, with_variant(stored, chosen, reference), origin, chosen or str(stored["task"])
-
-
-def _file(shipped: str) -> Path:
-    return _TASKS / SHIPPED[shipped] / "recipe.yaml"
 
 
 def _no_recipe(name: str | Path, own: Sequence[str] = ()) -> str:

@@ -15,9 +15,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 
-from contmax_lab.contract import Table, Task, TrainedRun
+from contmax_lab.contract import Settings, Table, Task, TrainedRun
 from contmax_lab.errors import LabError, UsageError, nearest
-from contmax_lab.recipes import Settings
 from contmax_lab.runs import Run, load_trained
 
 GROUP = "contmax_lab.tasks"
@@ -115,12 +114,12 @@ def settings_of(reference: str) -> Settings:
         UsageError, LabError: as of `find_task`.
 
     Example:
-        >>> settings_of("digits").data.__name__
+        >>> settings_of("digits").data_config.__name__
         'DigitsData'
     """
     if reference in SHIPPED:
-        module = _module_of_shipped(reference)
-        return Settings(reference, module.DATA, module.MODEL)
+        settings: Settings = _module_of_shipped(reference).SETTINGS
+        return settings
     return Settings.of(find_task(reference))
 
 

@@ -100,7 +100,7 @@ def cell_recipe(task: Task, cell: Cell, overrides: Sequence[str] = ()) -> Recipe
         UsageError: if a variant, key or value is not understood.
     """
     name = f"{task.name}/{cell.row.variant}".rstrip("/")
-    keys = with_variant(task_recipe(task.recipe_file, task.name), cell.row.variant, task.name)
+    keys = with_variant(task_recipe(task), cell.row.variant, task.name)
     return RecipeSource(task, keys, name, cell.folder).recipe([*overrides, *cell.overrides])
 
 

@@ -11,6 +11,7 @@ from typing import Literal
 
 from jsonargparse.typing import ClosedUnitInterval, NonNegativeInt, OpenUnitInterval, PositiveFloat, PositiveInt
 
+from contmax_lab.contract import Settings
 from contmax_lab.settings import UpTo10000
 
 
@@ -80,4 +81,4 @@ class DocumentsModel:
     start: Path | None = None
 
 
-DATA, MODEL = DocumentsData, DocumentsModel
+SETTINGS = Settings.of_package(__file__, DocumentsData, DocumentsModel)

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from contmax_lab.contract import Batch, Figure, Look, Prediction, Section, Splits, Table, Task, TrainedRun
 from contmax_lab.labelled import text_figure
-from contmax_lab.tasks.documents import DocumentsData, DocumentsModel
+from contmax_lab.tasks.documents import SETTINGS, DocumentsData, DocumentsModel
 from contmax_lab.tasks.documents._data import FIRST_WORD, Documents, load
 from contmax_lab.tasks.documents._model import Reader, take_over
 from contmax_lab.tasks.documents._reading import Reading
@@ -62,14 +62,10 @@ def _title(model: DocumentsModel, reading: Reading) -> str:
     return f"{_NAMES[model.attention]} {form}{functions}: {float(reading.logits.sigmoid()):.0%} positive"
 
 
-class DocumentClassification(Task):
+class DocumentClassification(Task, settings=SETTINGS):
     """Positive or negative?"""
 
-    name = "documents"
     summary = "film reviews, positive or negative, by attention over their words"
-    data_config = DocumentsData
-    model_config = DocumentsModel
-    recipe_file = Path(__file__).with_name("recipe.yaml")
     looks_at = "text"
 
     def load(self, data: DocumentsData, seed: int) -> Splits:

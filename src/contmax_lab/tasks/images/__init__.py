@@ -7,6 +7,7 @@ import dataclasses
 
 from jsonargparse.typing import ClosedUnitInterval, PositiveInt
 
+from contmax_lab.contract import Settings
 from contmax_lab.settings import AttentionModel, LabelledData, UpTo100
 
 
@@ -44,4 +45,4 @@ class ImagesModel(AttentionModel):
     functions: UpTo100 = 6
 
 
-DATA, MODEL = ImagesData, ImagesModel
+SETTINGS = Settings.of_package(__file__, ImagesData, ImagesModel)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import contmax
 from contmax.viz import plot_image_attention
-from contmax_lab.contract import Batch, Look, Prediction, Splits
+from contmax_lab.contract import Batch, Look, Prediction, Splits, seedless
 from contmax_lab.data import file_pixels, pixels
 from contmax_lab.drawing import Theme
 from contmax_lab.errors import UsageError
@@ -27,7 +27,7 @@ from contmax_lab.labelled import (
     look_of,
     said,
 )
-from contmax_lab.tasks.images import ImagesData, ImagesModel
+from contmax_lab.tasks.images import SETTINGS, ImagesModel
 from contmax_lab.tasks.images._data import Pictures, load
 
 
@@ -106,20 +106,13 @@ PICTURE = PanelPicture[Tensor](
 )
 
 
-class ImagesTask(LabelledTask):
+class ImagesTask(LabelledTask, settings=SETTINGS):
     """Classes or numbers of images."""
 
-    name = "images"
     summary = "images of your own with their labels, classes or numbers, by attention over the plane"
-    data_config: ClassVar[type] = ImagesData
-    model_config = ImagesModel
-    recipe_file = Path(__file__).with_name("recipe.yaml")
     looks_at = "image"
     knows: ClassVar = {"size": int}
-
-    def load(self, data: Any, seed: int) -> Splits:
-        """The split has a seed of its own, so that seeds of the training share it."""
-        return load(data)
+    load = seedless(load)
 
     def build(self, model: ImagesModel, splits: Splits) -> nn.Module:
         """A network with fresh weights."""

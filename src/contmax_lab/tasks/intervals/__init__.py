@@ -11,6 +11,8 @@ from typing import Literal
 
 from jsonargparse.typing import ClosedUnitInterval, PositiveInt
 
+from contmax_lab.contract import Settings
+
 
 @dataclasses.dataclass(frozen=True)
 class IntervalsData:
@@ -77,4 +79,4 @@ class IntervalsModel:
     dropout: ClosedUnitInterval = 0.1
 
 
-DATA, MODEL = IntervalsData, IntervalsModel
+SETTINGS = Settings.of_package(__file__, IntervalsData, IntervalsModel)

@@ -3,15 +3,14 @@
 import datetime
 import functools
 from collections.abc import Sequence, Sized
-from pathlib import Path
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from contmax_lab.contract import Batch, Figure, Splits, Table, Task, TrainedRun
+from contmax_lab.contract import Batch, Figure, Splits, Table, Task, TrainedRun, seedless
 from contmax_lab.drawing import Theme, new_axes
-from contmax_lab.tasks.intervals import IntervalsData, IntervalsModel
+from contmax_lab.tasks.intervals import SETTINGS, IntervalsModel
 from contmax_lab.tasks.intervals._data import Days, load
 from contmax_lab.tasks.intervals._model import Forecast, LeastSquares, Network, Persistence, TwoNetworks
 from contmax_lab.tasks.intervals._table import PAPER, SEATTLE, TEMPERATURES
@@ -189,20 +188,13 @@ def _rolled_out(trained: TrainedRun, days: Days, starts: Sequence[int]) -> tuple
     return low, high
 
 
-class Intervals(Task):
+class Intervals(Task, settings=SETTINGS):
     """Predict an interval of temperatures."""
 
-    name = "intervals"
     summary = "tomorrow's lowest and highest temperature, by Fenchel–Young losses of densities"
-    data_config = IntervalsData
-    model_config = IntervalsModel
-    recipe_file = Path(__file__).with_name("recipe.yaml")
     # The losses of different families are not on one scale.
     curves = ("mse", "jaccard", "coverage")
-
-    def load(self, data: IntervalsData, seed: int) -> Splits:
-        """The split has a seed of its own, so that seeds of the training share it."""
-        return load(data)
+    load = seedless(load)
 
     def build(self, model: IntervalsModel, splits: Splits) -> nn.Module:
         """A network with fresh weights; or a forecast that needs no training, fitted to the training days."""

@@ -10,6 +10,8 @@ from typing import Literal
 
 from jsonargparse.typing import ClosedUnitInterval, NonNegativeFloat, PositiveFloat, PositiveInt
 
+from contmax_lab.contract import Settings
+
 
 @dataclasses.dataclass(frozen=True)
 class PlacesData:
@@ -83,4 +85,4 @@ class PlacesModel:
     span_weight: NonNegativeFloat = 0.1
 
 
-DATA, MODEL = PlacesData, PlacesModel
+SETTINGS = Settings.of_package(__file__, PlacesData, PlacesModel)

@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Callable, Sequence, Sized
-from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -12,9 +11,9 @@ from torch.nn import functional as F
 
 from contmax.losses import fenchel_young
 from contmax.viz import plot_image_attention, plot_series_attention
-from contmax_lab.contract import Batch, Figure, Splits, Table, Task, TrainedRun
+from contmax_lab.contract import Batch, Figure, Splits, Table, Task, TrainedRun, seedless
 from contmax_lab.drawing import Theme, new_axes
-from contmax_lab.tasks.places import PlacesData, PlacesModel
+from contmax_lab.tasks.places import SETTINGS, PlacesModel
 from contmax_lab.tasks.places._attention import Looked, Place, Scene, agreement, looked
 from contmax_lab.tasks.places._data import Fixed, Moving, load
 from contmax_lab.tasks.places._model import Answer, Finder
@@ -175,19 +174,12 @@ _LOOKS: dict[int, tuple[str, float, _Drawer, str]] = {
 }
 
 
-class Places(Task):
+class Places(Task, settings=SETTINGS):
     """Find what matters, and say where it was."""
 
-    name = "places"
     summary = "utterances in noise and digits in clutter: is what is attended to where the answer is?"
-    data_config = PlacesData
-    model_config = PlacesModel
-    recipe_file = Path(__file__).with_name("recipe.yaml")
     curves = ("loss", "accuracy", "iou")
-
-    def load(self, data: PlacesData, seed: int) -> Splits:
-        """The split has a seed of its own, so that seeds of the training share it."""
-        return load(data)
+    load = seedless(load)
 
     def build(self, model: PlacesModel, splits: Splits) -> nn.Module:
         """A network with fresh weights."""

@@ -7,6 +7,7 @@ import dataclasses
 
 from jsonargparse.typing import ClosedUnitInterval, PositiveInt
 
+from contmax_lab.contract import Settings
 from contmax_lab.settings import AttentionModel, LabelledData, UpTo10000
 
 
@@ -44,4 +45,4 @@ class SeriesModel(AttentionModel):
     functions: UpTo10000 = 24
 
 
-DATA, MODEL = SeriesData, SeriesModel
+SETTINGS = Settings.of_package(__file__, SeriesData, SeriesModel)

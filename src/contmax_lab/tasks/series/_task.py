@@ -12,11 +12,11 @@ from torch.nn.utils.rnn import pad_sequence
 
 import contmax
 from contmax.viz import plot_series_attention
-from contmax_lab.contract import Batch, Prediction, Splits
+from contmax_lab.contract import Batch, Prediction, Splits, seedless
 from contmax_lab.drawing import Theme
 from contmax_lab.errors import LabError, UsageError
 from contmax_lab.labelled import Answer, Decision, LabelledTask, Panel, PanelPicture, Targets, attention_over, said
-from contmax_lab.tasks.series import SeriesData, SeriesModel
+from contmax_lab.tasks.series import SETTINGS, SeriesModel
 from contmax_lab.tasks.series._data import Scale, Series, load, read_series
 
 # Positions of the observations, (L,); channels and elapsed time, (L, C + 1).
@@ -92,19 +92,12 @@ PICTURE = PanelPicture[Observed](
 )
 
 
-class SeriesTask(LabelledTask):
+class SeriesTask(LabelledTask, settings=SETTINGS):
     """Classes or numbers of series."""
 
-    name = "series"
     summary = "series of your own with their labels, classes or numbers, by attention over time"
-    data_config: ClassVar[type] = SeriesData
-    model_config = SeriesModel
-    recipe_file = Path(__file__).with_name("recipe.yaml")
     knows: ClassVar = {"scale": Scale.of_plain}
-
-    def load(self, data: Any, seed: int) -> Splits:
-        """The split has a seed of its own, so that seeds of the training share it."""
-        return load(data)
+    load = seedless(load)
 
     def build(self, model: SeriesModel, splits: Splits) -> nn.Module:
         """A network with fresh weights."""

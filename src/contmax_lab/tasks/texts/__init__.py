@@ -8,6 +8,7 @@ from pathlib import Path
 
 from jsonargparse.typing import ClosedUnitInterval, OpenUnitInterval, PositiveInt
 
+from contmax_lab.contract import Settings
 from contmax_lab.settings import AttentionModel, LabelledData, UpTo10000
 
 
@@ -52,4 +53,4 @@ class TextsModel(AttentionModel):
     functions: UpTo10000 = 32
 
 
-DATA, MODEL = TextsData, TextsModel
+SETTINGS = Settings.of_package(__file__, TextsData, TextsModel)

@@ -1,7 +1,6 @@
 """The task texts: a network, pictures of where it looks, what it says of a new text."""
 
 from collections.abc import Sequence, Sized
-from pathlib import Path
 from typing import Any, ClassVar, cast
 
 import torch
@@ -10,7 +9,7 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
 import contmax
-from contmax_lab.contract import Batch, Figure, Look, Prediction, Splits, TrainedRun
+from contmax_lab.contract import Batch, Figure, Look, Prediction, Splits, TrainedRun, seedless
 from contmax_lab.data import read_vectors
 from contmax_lab.errors import LabError, UsageError
 from contmax_lab.labelled import (
@@ -25,7 +24,7 @@ from contmax_lab.labelled import (
     text_figure,
     truth,
 )
-from contmax_lab.tasks.texts import TextsData, TextsModel
+from contmax_lab.tasks.texts import SETTINGS, TextsData, TextsModel
 from contmax_lab.tasks.texts._data import FIRST_WORD, PADDING, UNKNOWN, Texts, load, split_words
 
 # Texts with about this many words fit on a page.
@@ -110,20 +109,13 @@ def _figure(runs: Sequence[TrainedRun], place: int) -> Figure:
     return text_figure(f"Attention over text {place + 1}", words, panels, caption)
 
 
-class TextsTask(LabelledTask):
+class TextsTask(LabelledTask, settings=SETTINGS):
     """Classes or numbers of texts."""
 
-    name = "texts"
     summary = "texts of your own with their labels, classes or numbers, by attention over the words"
-    data_config = TextsData
-    model_config = TextsModel
-    recipe_file = Path(__file__).with_name("recipe.yaml")
     looks_at = "text"
     knows: ClassVar = {"words": list, "sizes": dict}
-
-    def load(self, data: TextsData, seed: int) -> Splits:
-        """The split has a seed of its own, so that seeds of the training share it."""
-        return load(data)
+    load = seedless(load)
 
     def build(self, model: TextsModel, splits: Splits) -> nn.Module:
         """A network with fresh weights."""

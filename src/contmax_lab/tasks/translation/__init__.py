@@ -19,6 +19,7 @@ from jsonargparse.typing import (
     PositiveInt,
 )
 
+from contmax_lab.contract import Settings
 from contmax_lab.settings import AttentionKind
 
 
@@ -110,4 +111,4 @@ class TranslationModel:
     length_penalty: NonNegativeFloat = 1.0
 
 
-DATA, MODEL = TranslationData, TranslationModel
+SETTINGS = Settings.of_package(__file__, TranslationData, TranslationModel)

@@ -3,7 +3,6 @@
 import importlib.util
 import math
 from collections.abc import Mapping, Sequence, Sized
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -12,9 +11,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from contmax_lab.contract import Batch, Batches, Cell, Prediction, Splits, Table, Task, TrainedRun
+from contmax_lab.contract import Batch, Batches, Cell, Prediction, Splits, Table, Task, TrainedRun, seedless
 from contmax_lab.packages import require
-from contmax_lab.tasks.translation import TranslationData, TranslationModel
+from contmax_lab.tasks.translation import SETTINGS, TranslationModel
 from contmax_lab.tasks.translation._attention import Guesses, attention_measures
 from contmax_lab.tasks.translation._data import PADDING, Pairs, as_text, load
 from contmax_lab.tasks.translation._figures import alignments, predicted
@@ -157,20 +156,13 @@ def _difference(row: NDArray[np.float64], base: NDArray[np.float64]) -> dict[str
     }
 
 
-class Translation(Task):
+class Translation(Task, settings=SETTINGS):
     """Sentences of one language into another."""
 
-    name = "translation"
     summary = "sentences into another language, by attention over the source sentence"
-    data_config = TranslationData
-    model_config = TranslationModel
-    recipe_file = Path(__file__).with_name("recipe.yaml")
     curves = ("loss", "accuracy", "attended")
     repeats_steps = True
-
-    def load(self, data: TranslationData, seed: int) -> Splits:
-        """The split has a seed of its own, so that seeds of the training share it."""
-        return load(data)
+    load = seedless(load)
 
     def build(self, model: TranslationModel, splits: Splits) -> nn.Module:
         """A network with fresh weights."""

@@ -6,6 +6,8 @@ from typing import Literal
 
 from jsonargparse.typing import ClosedUnitInterval, NonNegativeInt, OpenUnitInterval, PositiveFloat, PositiveInt
 
+from contmax_lab.contract import Settings
+
 
 @dataclasses.dataclass(frozen=True)
 class VqaData:
@@ -103,4 +105,4 @@ class VqaModel:
     feature_dropout: ClosedUnitInterval = 0.0
 
 
-DATA, MODEL = VqaData, VqaModel
+SETTINGS = Settings.of_package(__file__, VqaData, VqaModel)

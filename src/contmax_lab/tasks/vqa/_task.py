@@ -1,16 +1,15 @@
 """The task: losses and measures of answers, and what a model says of a new question."""
 
 from collections.abc import Sequence, Sized
-from pathlib import Path
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from contmax_lab.contract import Batch, Batches, Prediction, Splits, Table, Task, TrainedRun
+from contmax_lab.contract import Batch, Batches, Prediction, Splits, Table, Task, TrainedRun, seedless
 from contmax_lab.errors import UsageError
-from contmax_lab.tasks.vqa import VqaData, VqaModel
+from contmax_lab.tasks.vqa import SETTINGS, VqaData, VqaModel
 from contmax_lab.tasks.vqa._answers import wups
 from contmax_lab.tasks.vqa._data import KINDS, Asked, load, prepare
 from contmax_lab.tasks.vqa._figures import predict, seen_images
@@ -21,19 +20,12 @@ from contmax_lab.tasks.vqa._table import PASTED, VQA
 _NOT_MEANS = ("kind", "given", "truth")
 
 
-class VisualQuestionAnswering(Task):
+class VisualQuestionAnswering(Task, settings=SETTINGS):
     """Which answer?"""
 
-    name = "vqa"
     summary = "questions about images, by attention over cells, an ellipse or several ellipses of the image"
-    data_config = VqaData
-    model_config = VqaModel
-    recipe_file = Path(__file__).with_name("recipe.yaml")
     curves = ("loss", "accuracy", "area", "iou")
-
-    def load(self, data: VqaData, seed: int) -> Splits:
-        """The split has a seed of its own, so that seeds of the training share it."""
-        return load(data)
+    load = seedless(load)
 
     def prepare(self, data: VqaData) -> str:
         """Features of the images."""

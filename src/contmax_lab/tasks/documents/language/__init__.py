@@ -9,6 +9,7 @@ import dataclasses
 
 from jsonargparse.typing import ClosedUnitInterval, PositiveInt
 
+from contmax_lab.contract import Settings
 from contmax_lab.tasks.documents import DocumentsData
 
 
@@ -27,4 +28,4 @@ class LanguageModel:
     dropout: ClosedUnitInterval = 0.2
 
 
-DATA, MODEL = DocumentsData, LanguageModel
+SETTINGS = Settings.of_package(__file__, DocumentsData, LanguageModel)

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence, Sized
-from pathlib import Path
 from typing import cast
 
 import torch
@@ -14,7 +13,7 @@ from contmax_lab.contract import Batch, Splits, Task
 from contmax_lab.tasks.documents import DocumentsData
 from contmax_lab.tasks.documents._data import FIRST_WORD, PADDING, Documents, load
 from contmax_lab.tasks.documents._model import Encoder
-from contmax_lab.tasks.documents.language import LanguageModel
+from contmax_lab.tasks.documents.language import SETTINGS, LanguageModel
 
 # Number of guesses per chunk: the probabilities of all words for each are in memory at once.
 _CHUNK = 8192
@@ -73,14 +72,10 @@ class WordGuesser(nn.Module):
         return F.cross_entropy(F.linear(expected, vectors, self.bias), targets, ignore_index=_IGNORED, reduction="none")
 
 
-class Language(Task):
+class Language(Task, settings=SETTINGS):
     """Guess the neighbours of every word."""
 
-    name = "language"
     summary = "film reviews without labels: guess the next and the previous word; a start for documents"
-    data_config = DocumentsData
-    model_config = LanguageModel
-    recipe_file = Path(__file__).with_name("recipe.yaml")
 
     def load(self, data: DocumentsData, seed: int) -> Splits:
         """The parts of ``documents``, so that nothing held out there is read here."""

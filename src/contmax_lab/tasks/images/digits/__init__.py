@@ -7,6 +7,7 @@ import dataclasses
 
 from jsonargparse.typing import PositiveInt
 
+from contmax_lab.contract import Settings
 from contmax_lab.tasks.images import ImagesModel
 
 
@@ -25,4 +26,4 @@ class DigitsData:
     split: int = 0
 
 
-DATA, MODEL = DigitsData, ImagesModel
+SETTINGS = Settings.of_package(__file__, DigitsData, ImagesModel)

@@ -1,17 +1,16 @@
 """The task digits: the images, the table of the demo, a trained model."""
 
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
 
-from contmax_lab.contract import Splits, attention_table
+from contmax_lab.contract import Splits, attention_table, seedless
 from contmax_lab.data import DIGIT_CLASSES, DIGIT_SIDE, Images, handwritten_digits
 from contmax_lab.labelled import OnInstalledData, Targets
 from contmax_lab.tasks.images._data import Pictures
 from contmax_lab.tasks.images._task import ImagesTask
-from contmax_lab.tasks.images.digits import DigitsData
+from contmax_lab.tasks.images.digits import SETTINGS, DigitsData
 
 # Every pixel becomes a square of pixels: after two pairs of convolutions, each pixel is a cell to attend to.
 _TIMES = 4
@@ -45,18 +44,12 @@ def _pictures(images: Images) -> Pictures:
     return Pictures(large.unsqueeze(1).repeat(1, 3, 1, 1), images.digit, names)
 
 
-class Digits(OnInstalledData, ImagesTask):
+class Digits(OnInstalledData, ImagesTask, settings=SETTINGS):
     """Read digits."""
 
-    name = "digits"
     summary = "which digit is written in 8 × 8 pixels: the task images on data that is installed"
-    data_config = DigitsData
-    recipe_file = Path(__file__).with_name("recipe.yaml")
     table = DIGITS
-
-    def load(self, data: Any, seed: int) -> Splits:
-        """The split has a seed of its own, so that seeds of the training share it."""
-        return load(data)
+    load = seedless(load)
 
     def packaged(self) -> tuple[nn.Module, Splits]:
         """A small trained reader, made by ``contmax train digits`` and ``contmax export``, and the digits."""

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from jsonargparse.typing import PositiveInt
 
+from contmax_lab.contract import Settings
 from contmax_lab.tasks.series import SeriesModel
 
 
@@ -27,4 +28,4 @@ class VowelsData:
     split: int = 0
 
 
-DATA, MODEL = VowelsData, SeriesModel
+SETTINGS = Settings.of_package(__file__, VowelsData, SeriesModel)

@@ -1,16 +1,15 @@
 """The task vowels: the utterances and the table of the demo."""
 
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from contmax_lab.contract import Splits, attention_table
+from contmax_lab.contract import Splits, attention_table, seedless
 from contmax_lab.data import Place, Utterances, japanese_vowels
 from contmax_lab.labelled import Label, OnInstalledData, Parts, Targets
 from contmax_lab.tasks.series._data import Columns, OneSeries, splits_of
 from contmax_lab.tasks.series._task import SeriesTask
-from contmax_lab.tasks.series.vowels import VowelsData
+from contmax_lab.tasks.series.vowels import SETTINGS, VowelsData
 
 VOWELS = attention_table(
     "vowels",
@@ -48,18 +47,12 @@ def _series(part: Utterances, data: VowelsData) -> list[OneSeries]:
     ]
 
 
-class Vowels(OnInstalledData, SeriesTask):
+class Vowels(OnInstalledData, SeriesTask, settings=SETTINGS):
     """Tell speakers apart."""
 
-    name = "vowels"
     summary = "which of nine speakers says two Japanese vowels: the task series on data that is installed"
-    data_config = VowelsData
-    recipe_file = Path(__file__).with_name("recipe.yaml")
     table = VOWELS
-
-    def load(self, data: Any, seed: int) -> Splits:
-        """The split has a seed of its own, so that seeds of the training share it."""
-        return load(data)
+    load = seedless(load)
 
 
 TASK = Vowels()
