@@ -152,11 +152,8 @@ def image_attention_html(
         TypeError: if the density does not lie in the plane.
 
     Example:
-        >>> import torch
-        >>> from contmax.densities import TruncatedParaboloid
-        >>> region = TruncatedParaboloid.from_support(torch.tensor([0.5, 0.25]), 0.04 * torch.eye(2))
-        >>> page = image_attention_html(torch.rand(28, 28), density=region)
-        >>> "holds 100 % of density 1" in page.html
+        >>> page = image_attention_html(weights=[[0.1, 0.9], [0.0, 0.0]])
+        >>> "the greatest, in row 1, column 2, is 90 %" in page.html
         True
     """
     require_something(weights, density)

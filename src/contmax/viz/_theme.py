@@ -81,26 +81,21 @@ class Theme:
         }
 
 
-LIGHT = Theme(
-    name="light",
-    paper="#fafbfc",
-    plate="#ffffff",
-    ink="#1b2130",
-    soft="#5a6375",
-    line="#dde1e8",
-    observed="#b9c0cc",
-    colours=("#0072b2", "#d55e00", "#3f9fd8", "#e69f00", "#009e73", "#b8629b"),
-)
-DARK = Theme(
-    name="dark",
-    paper="#11141a",
-    plate="#181c24",
-    ink="#e6e9ef",
-    soft="#9ba4b5",
-    line="#2e3542",
-    observed="#4a5364",
-    colours=("#4ba3e3", "#f07f3c", "#93cdf2", "#f3c04b", "#34c79a", "#dd93c2"),
-)
+# Role → its colour on light and on dark screens.
+_COLOURS: dict[str, Any] = {
+    "name": ("light", "dark"),
+    "paper": ("#fafbfc", "#11141a"),
+    "plate": ("#ffffff", "#181c24"),
+    "ink": ("#1b2130", "#e6e9ef"),
+    "soft": ("#5a6375", "#9ba4b5"),
+    "line": ("#dde1e8", "#2e3542"),
+    "observed": ("#b9c0cc", "#4a5364"),
+    "colours": (
+        ("#0072b2", "#d55e00", "#3f9fd8", "#e69f00", "#009e73", "#b8629b"),
+        ("#4ba3e3", "#f07f3c", "#93cdf2", "#f3c04b", "#34c79a", "#dd93c2"),
+    ),
+}
+LIGHT, DARK = (Theme(**{role: both[dark] for role, both in _COLOURS.items()}) for dark in (False, True))
 THEMES = (LIGHT, DARK)
 
 
@@ -135,11 +130,8 @@ def page_colours() -> str:
 
 
 def _variables(theme: Theme) -> str:
-    roles = {role: getattr(theme, role) for role in ("paper", "plate", "ink", "soft", "line")}
-    numbers = {"first": _numbers(theme.colour(0)), "second": _numbers(theme.colour(1))}
-    values = " ".join(f"--{role}: {colour};" for role, colour in {**roles, **numbers}.items())
+    colours = {role: getattr(theme, role) for role in ("paper", "plate", "ink", "soft", "line")}
+    for role, colour in zip(("first", "second"), theme.colours, strict=False):
+        colours[role] = " ".join(str(part) for part in bytes.fromhex(colour[1:]))
+    values = " ".join(f"--{role}: {colour};" for role, colour in colours.items())
     return f":root {{ color-scheme: {theme.name}; {values} }}"
-
-
-def _numbers(colour: str) -> str:
-    return " ".join(str(int(colour[place : place + 2], 16)) for place in (1, 3, 5))

@@ -111,14 +111,10 @@ class Entmax15(_Map, function=entmax15, dim=-1, k=None):
     """:func:`entmax15` as a module."""
 
 
-def _entmax15_along_first_axis(X: Float[Tensor, "..."], dim: int = 0, k: int | None = None) -> Float[Tensor, "..."]:
-    """The autograd function of the original has this default, although its :func:`entmax15` takes the last axis."""
-    return entmax15(X, dim, k)
-
-
-# Some code calls the autograd functions of the original, as `SparsemaxFunction.apply(X, dim, k)`.
+# Some code calls the autograd functions of the original, as `SparsemaxFunction.apply(X, dim, k)`. By default that of
+# 1.5-entmax takes the first axis, although `entmax15` takes the last.
 SparsemaxFunction = SimpleNamespace(apply=sparsemax)
-Entmax15Function = SimpleNamespace(apply=_entmax15_along_first_axis)
+Entmax15Function = SimpleNamespace(apply=lambda X, dim=0, k=None: entmax15(X, dim, k))
 
 
 def _sparsemax_threshold_and_support(

@@ -91,10 +91,8 @@ def normmax_bisect_loss(
                   + \|y\|_\alpha - \langle x, y\rangle
 
     Args:
-        X: scores x.
-        target: class labels, or soft targets y of the shape of X.
+        X, target, n_iter: as for :func:`entmax_bisect_loss`.
         alpha: α > 1, a number, or a tensor of shape () or (n, 1); differentiable.
-        n_iter: accepted for compatibility; the solver runs to the rounding of the dtype.
 
     Returns:
         Losses of shape (n,).

@@ -212,11 +212,10 @@ def make_alpha_learnable(model: Module, alpha: float | None = None) -> None:
         ValueError: if α is not inside (1, 2), or the model does not use entmax attention.
 
     Example:
-        >>> from transformers import BertConfig, BertModel
+        >>> from transformers import GPT2Config, GPT2Model
         >>> from contmax.integrations.transformers import make_alpha_learnable, register
         >>> register()
-        >>> config = BertConfig(hidden_size=8, num_hidden_layers=2, num_attention_heads=2, intermediate_size=8)
-        >>> model = BertModel._from_config(config, attn_implementation="entmax")
+        >>> model = GPT2Model(GPT2Config(n_embd=8, n_layer=2, n_head=2, attn_implementation="entmax"))
         >>> make_alpha_learnable(model)
         >>> sum("alpha_logit" in name for name, _ in model.named_parameters())
         2
