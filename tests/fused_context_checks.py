@@ -15,13 +15,6 @@ from contmax.signal import _fused_context
 PLACES = pytest.mark.parametrize("place", ["line", "plane"])
 
 
-def watched(monkeypatch: pytest.MonkeyPatch) -> list:
-    """A list of the calls that go this way from now on."""
-    calls, applied = [], _fused_context._apply
-    monkeypatch.setattr(_fused_context, "_apply", lambda *arguments: calls.append(arguments) or applied(*arguments))
-    return calls
-
-
 @contextlib.contextmanager
 def ordinary() -> Iterator[None]:
     """A context in which no call goes this way."""

@@ -164,15 +164,7 @@ def test_densities(family, accelerator):
     parameters = family.tensors(requires_grad=True)
     t = (lambda p: p.mean + 0.3 * p.stddev)(family.make()).detach()
 
-    def call():
-        p = family.build(**parameters)
-        values = [p.log_prob(t), p.density(t), p.variance]
-        if "mixture" not in family.name:
-            values += [p.entropy(), p.tsallis_negentropy(), p.conjugate(), p.threshold]
-            values += [p.rsample((4,)) if p.has_rsample else p.sample((4,))]
-        return values if p.event_shape else [*values, p.cdf(t), p.icdf(torch.full_like(t, 0.3))]
-
-    twice(accelerator, call)
+    twice(accelerator, lambda: family.said_by(family.build(**parameters), t, torch.full_like(t, 0.3)))
 
 
 def lines(loc, scale):

@@ -38,6 +38,14 @@ class Family:
     def make(self, dtype: torch.dtype = torch.float64) -> Density:
         return self.build(**self.tensors(dtype))
 
+    def said_by(self, p: Density, points: Tensor, level: Tensor) -> list[Tensor]:
+        """All that such a density says: of points, of itself, by draws, and on the line of its quantiles too."""
+        values = [p.log_prob(points), p.density(points), p.variance]
+        if "mixture" not in self.name:
+            values += [p.entropy(), p.tsallis_negentropy(), p.conjugate(), p.threshold]
+            values += [p.rsample((4,)) if p.has_rsample else p.sample((4,))]
+        return values if p.event_shape else [*values, p.cdf(points), p.icdf(level)]
+
     def __str__(self) -> str:
         return self.name
 

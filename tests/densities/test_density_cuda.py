@@ -20,12 +20,7 @@ def test_no_waiting_and_same_numbers(family: Family):
 
     def call():
         p = family.build(**parameters)
-        values = [p.log_prob(points), p.density(points), p.variance]
-        if "mixture" not in family.name:
-            values += [p.entropy(), p.tsallis_negentropy(), p.conjugate(), p.threshold]
-            values += [p.rsample((4,)) if p.has_rsample else p.sample((4,))]
-        if not p.event_shape:
-            values += [p.cdf(points), p.icdf(level)]
+        values = family.said_by(p, points, level)
         live = [value.nan_to_num().sum() for value in values if value.requires_grad]
         torch.autograd.grad(sum(live[1:], live[0]), list(parameters.values()), allow_unused=True)
         return values

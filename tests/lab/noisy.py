@@ -6,6 +6,8 @@ import torch
 from torch import nn
 
 from contmax_lab.contract import Recipe, Splits, Task, TrainingConfig
+from contmax_lab.errors import LabError
+from contmax_lab.training import _learner
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,6 +56,18 @@ BASE = {"epochs": 4, "batch_size": 5, "learning_rate": 0.02, "checkpoint_seconds
 def recipe(**changes):
     """Five steps to the epoch, each of which is saved."""
     return Recipe(Noisy(), Nothing(), Nothing(), TrainingConfig(**{**BASE, **changes}))
+
+
+def interrupt(patch, after):
+    """Let the step with this number, from 1, be the last."""
+    step = _learner.Learner.step
+
+    def limited(self, loaded, number, total):
+        if number == after:
+            raise LabError("enough")
+        step(self, loaded, number, total)
+
+    patch.setattr(_learner.Learner, "step", limited)
 
 
 def assert_same_end(one, other):

@@ -1,10 +1,12 @@
-"""Data as users have it: a table of texts, a table of series, folders of images."""
+"""Data as users have it: a table of texts, a table of series, folders of images; and what every task on it promises."""
 
 import csv
 import math
 import random
 
 from PIL import Image, ImageDraw
+
+from contmax_lab.registry import open_trained
 
 FILLING = ["the", "film", "was", "seen", "by", "us", "on", "a", "rainy", "day", "in", "town", "and", "we", "had", "tea"]
 TELLING = {"1": ["dreadful", "boring"], "3": ["decent", "ordinary"], "5": ["superb", "wonderful"]}
@@ -57,3 +59,33 @@ def pictures(folder, count=24):
                 canvas.rectangle(frame, outline="white")
             image.save(folder / kind / f"{number}.png")
     return folder
+
+
+def learns(recipe, examples=None):
+    """Losses and gradients of the first training examples, or of all, are finite; there are as many heads as asked for.
+
+    Returns:
+        The network, its output and the batch.
+    """
+    task = recipe.task
+    splits = task.load(recipe.data, 0)
+    network = task.build(recipe.model, splits)
+    batch = task.batch(splits.train, range(examples or len(splits.train)))
+    output = network(batch)
+    total, weight = task.loss(output, batch)
+    total.sum().backward()
+    assert total.isfinite().all()
+    assert total.shape == weight.shape == (len(batch["target"]),)
+    assert all(p.grad is None or p.grad.isfinite().all() for p in network.parameters())
+    assert len(output.heads) == recipe.model.heads
+    return network, output, batch
+
+
+def padding_changes_nothing(run):
+    """A trained model answers the shortest validation example alone as it does beside the longest."""
+    trained = open_trained(run)
+    task, valid = trained.task, trained.splits.valid
+    order = sorted(range(len(valid)), key=task.lengths(valid).__getitem__)
+    alone = trained.model(task.batch(valid, order[:1])).scores
+    beside = trained.model(task.batch(valid, [order[0], order[-1]])).scores
+    assert (alone[0] - beside[0]).abs().max() < 1e-4

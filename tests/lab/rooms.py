@@ -9,19 +9,9 @@ import numpy as np
 from contmax_lab.tasks.vqa import VqaModel
 
 COLOURS = ("red", "green", "blue", "white")
-SMALL = ("--model.layers=1", "--model.heads=2", "--model.hidden_dim=16", "--model.fused_dim=16", "--model.flat_dim=8",
-         "--model.word_dim=8", "--model.functions=4", "--model.variance=0.02")  # fmt: skip
-SMALL_MODEL = VqaModel(
-    layers=1,
-    heads=2,
-    hidden_dim=16,
-    fused_dim=16,
-    flat_dim=8,
-    word_dim=8,
-    functions=4,
-    variance=0.02,
-    loss="categorical",
-)
+_SIZES = {"layers": 1, "heads": 2, "hidden_dim": 16, "fused_dim": 16, "flat_dim": 8, "word_dim": 8, "functions": 4}
+SMALL_MODEL = VqaModel(**_SIZES, variance=0.02, loss="categorical")
+SMALL = (*(f"--model.{name}={size}" for name, size in _SIZES.items()), "--model.variance=0.02")
 
 
 def colour_grids(folder, count=24, side=4):

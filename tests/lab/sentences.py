@@ -3,6 +3,8 @@
 import random
 from pathlib import Path
 
+import torch
+
 from contmax_lab.contract import Recipe
 from contmax_lab.registry import load_recipe
 
@@ -79,3 +81,18 @@ def tiny_recipe(folder: Path, *overrides: str, name: str = "translation/multi30k
         "training.warmup_steps": 0,
     }
     return load_recipe(name, [*(f"--{key}={value}" for key, value in small.items()), *overrides])
+
+
+def padded_and_alone(translator):
+    """What it guesses for a pair that is padded beside a longer one, and for the pair alone; both must be the same.
+
+    The longer pair has pieces everywhere.
+    """
+    source = torch.tensor([[5, 9, 3, 0, 0, 0], [7, 8, 9, 10, 11, 3]])
+    target = torch.tensor([[2, 6, 3, 0, 0], [2, 6, 12, 13, 3]])
+    together = translator({"source": source, "target": target})
+    alone = translator({"source": source[:1, :3], "target": target[:1, :3]})
+    torch.testing.assert_close(together.logits[:1, :2], alone.logits)
+    torch.testing.assert_close(together.look.weights[:1, :2, :3], alone.look.weights)
+    assert not together.look.weights[0, :, 3:].any()
+    return together, alone

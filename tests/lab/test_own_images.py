@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 import pytest
-from own_data import pictures
+from own_data import learns, pictures
 from PIL import Image
 
 from contmax_lab.cli import main
@@ -58,15 +58,7 @@ def test_report_shows_where_it_looks(folder, contmax, tmp_path):
 def test_every_variant_gives_finite_losses_and_gradients(folder, name):
     keys = [f"--data.train={folder / 'pictures'}", "--data.limit=12", "--data.size=20", "--model.hidden_dim=8"]
     recipe = load_recipe(name, [*keys, "--model.functions=3"])
-    splits = TASK.load(recipe.data, 0)
-    network = TASK.build(recipe.model, splits)
-    batch = TASK.batch(splits.train, range(4))
-    output = network(batch)
-    total, _ = TASK.loss(output, batch)
-    total.sum().backward()
-    assert total.isfinite().all()
-    assert all(p.grad is None or p.grad.isfinite().all() for p in network.parameters())
-    assert len(output.heads) == recipe.model.heads
+    _, output, _ = learns(recipe, 4)
     assert output.inside.any(-1).all()
 
 

@@ -8,15 +8,7 @@ import torch
 from contmax_lab.data import Images, Utterances
 from contmax_lab.errors import LabError
 from contmax_lab.registry import find_task
-from contmax_lab.tasks.places import PlacesData
-from contmax_lab.tasks.places._scenes import (
-    digit_in_clutter,
-    irregular,
-    one_in_noise,
-    resampled,
-    two_in_noise,
-    two_in_turn,
-)
+from contmax_lab.tasks.places import PlacesData, _scenes
 
 TASK = find_task("places")
 LOUD = 100.0
@@ -45,7 +37,7 @@ def _seeded():
 @pytest.mark.parametrize("ratios", [(4.0, 4.0), (16.0, 16.0), (1.5, 8.0), (1.0, 1.0)])
 def test_an_utterance_lies_where_it_is_said_to(ratios):
     source = loud(60)
-    batch = one_in_noise(source, ratios)
+    batch = _scenes.one_in_noise(source, ratios)
     is_loud = batch["frames"].abs().amin(-1) > LOUD / 2
     assert torch.equal(is_loud, inside(batch))
     for row, series in enumerate(source.series):
@@ -61,7 +53,7 @@ def test_an_utterance_lies_where_it_is_said_to(ratios):
 
 
 def test_noise_is_white_and_as_loud_as_speech():
-    batch = one_in_noise(loud(200), (16.0, 16.0))
+    batch = _scenes.one_in_noise(loud(200), (16.0, 16.0))
     noise = batch["frames"][batch["mask"] & ~inside(batch)]
     torch.testing.assert_close(noise.mean(0), torch.zeros(3), atol=0.03, rtol=0)
     torch.testing.assert_close(noise.T.cov(), torch.eye(3), atol=0.03, rtol=0)
@@ -70,7 +62,7 @@ def test_noise_is_white_and_as_loud_as_speech():
 def test_two_utterances_do_not_overlap_and_the_query_names_the_one_that_is_asked_for():
     rising = [torch.arange(8.0).unsqueeze(-1).expand(8, 3) + LOUD for _ in range(200)]
     asked = Utterances(rising, torch.arange(200) % 4)
-    batch = two_in_noise(asked, loud(200, sign=-1), 9)
+    batch = _scenes.two_in_noise(asked, loud(200, sign=-1), 9)
     frames = batch["frames"][..., 0]
     own = frames > LOUD / 2
     assert torch.equal(own, inside(batch))
@@ -85,7 +77,7 @@ def test_two_utterances_do_not_overlap_and_the_query_names_the_one_that_is_asked
 
 
 def test_of_two_in_turn_the_first_takes_longer_and_frames_do_not_tell():
-    batch = two_in_turn(loud(300, speaker=3), loud(300, sign=-1))
+    batch = _scenes.two_in_turn(loud(300, speaker=3), loud(300, sign=-1))
     frames = batch["frames"][..., 0]
     longer, shorter = (frames > LOUD / 2).sum(-1), (frames < -LOUD / 2).sum(-1)
     share = longer / (longer + shorter)
@@ -99,8 +91,8 @@ def test_of_two_in_turn_the_first_takes_longer_and_frames_do_not_tell():
 
 @pytest.mark.parametrize("dropped", [0.3, 0.5, 0.7])
 def test_irregular_series_keep_their_times_and_lose_the_share_they_should(dropped):
-    whole = two_in_turn(loud(300), loud(300, sign=-1))
-    seen = irregular(whole, dropped)
+    whole = _scenes.two_in_turn(loud(300), loud(300, sign=-1))
+    seen = _scenes.irregular(whole, dropped)
     share = seen["mask"].sum() / whole["mask"].sum()
     assert float(share) == pytest.approx(1 - dropped, abs=0.03)
     assert bool((seen["positions"].diff(dim=-1) >= 0).all())
@@ -118,7 +110,7 @@ def test_irregular_series_keep_their_times_and_lose_the_share_they_should(droppe
 def test_digits_lie_in_their_box_and_fragments_around():
     bright = Images(torch.full((50, 8, 8), 5.0), torch.arange(50) % 10)
     dim = Images(torch.full((30, 8, 8), 0.5), torch.zeros(30, dtype=torch.long))
-    batch = digit_in_clutter(bright, dim)
+    batch = _scenes.digit_in_clutter(bright, dim)
     rows = (torch.arange(24) + 0.5) / 24
     within = [(rows > batch["low"][:, i, None]) & (rows < batch["high"][:, i, None]) for i in range(2)]
     box = within[0].unsqueeze(2) & within[1].unsqueeze(1)
@@ -130,7 +122,7 @@ def test_digits_lie_in_their_box_and_fragments_around():
 
 def test_other_frame_rates_keep_the_duration():
     slow = Utterances([torch.linspace(0, 1, 12).unsqueeze(-1).expand(12, 3)], torch.zeros(1))
-    fast = resampled(slow, 2.0)
+    fast = _scenes.resampled(slow, 2.0)
     assert len(fast.series[0]) == 24
     assert bool((fast.series[0][:, 0].diff() >= 0).all())
 

@@ -6,13 +6,13 @@ import os
 
 import pytest
 import torch
-from noisy import Adder, Noisy, assert_same_end, recipe
+from noisy import Adder, Noisy, assert_same_end, interrupt, recipe
 from torch import nn
 from words import learner, take_step
 
 from contmax_lab.errors import LabError, UsageError
 from contmax_lab.runs import Run
-from contmax_lab.training import _learner, train
+from contmax_lab.training import train
 from contmax_lab.training._optimizer import _UNSUITABLE, load_optimizer_state, optimizer_state
 
 TASK = Noisy()
@@ -36,18 +36,6 @@ def last_states(monkeypatch):
 
     monkeypatch.setattr(Run, "finish", remembered)
     return states
-
-
-def interrupt(patch, after):
-    """Let the step with this number, from 1, be the last."""
-    step = _learner.Learner.step
-
-    def limited(self, loaded, number, total):
-        if number == after:
-            raise LabError("enough")
-        step(self, loaded, number, total)
-
-    patch.setattr(_learner.Learner, "step", limited)
 
 
 def interrupted_run(folder, options, monkeypatch, stops=(3, 11)):

@@ -10,7 +10,7 @@ pytestmark = pytest.mark.gpu
 for package in ("accelerate", "jsonargparse", "safetensors", "yaml"):
     pytest.importorskip(package)
 
-from noisy import Noisy, recipe  # noqa: E402, below what may be missing
+from noisy import Noisy, interrupt, recipe  # noqa: E402, below what may be missing
 
 from contmax_lab.errors import LabError  # noqa: E402
 from contmax_lab.runs import Run  # noqa: E402
@@ -33,7 +33,7 @@ def test_it_goes_on_with_the_same_chance(tmp_path, monkeypatch, precision, worke
     run = Run(tmp_path / "run")
     for stop in (3, 5, 17):
         with monkeypatch.context() as patch:
-            _stop_before(patch, stop)
+            interrupt(patch, stop)
             with pytest.raises(LabError, match="enough"):
                 train(chosen, run, resume=True)
         assert max(path.name for path in run.checkpoints.iterdir()) == f"step-{stop:09d}.safetensors"
@@ -50,17 +50,6 @@ def test_other_chance_is_seen(tmp_path, monkeypatch):
     monkeypatch.setattr(_learner, "seed_everything", lambda seed, device: torch.manual_seed(seed + 1))
     train(chosen, other := Run(tmp_path / "other"))
     assert _numbers(other) != pytest.approx(_numbers(whole), rel=1e-5)
-
-
-def _stop_before(patch, last):
-    step = _learner.Learner.step
-
-    def limited(self, loaded, number, total):
-        if number == last:
-            raise LabError("enough")
-        step(self, loaded, number, total)
-
-    patch.setattr(_learner.Learner, "step", limited)
 
 
 def _numbers(run):

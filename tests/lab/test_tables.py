@@ -38,13 +38,6 @@ def small_table(seeds=2, rows=("parabola", "midpoint")):
 
 
 @pytest.fixture
-def config(tmp_path):
-    path = tmp_path / "tiny.yaml"
-    path.write_text(recipes.as_yaml(tiny_recipe(tmp_path)))
-    return path
-
-
-@pytest.fixture
 def task(config):
     """Intervals, with another recipe."""
     copied = copy.copy(find_task("intervals"))

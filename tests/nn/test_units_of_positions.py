@@ -3,17 +3,8 @@
 import pytest
 import torch
 
+from contmax import nn
 from contmax.basis import GaussianBasis, MultivariateGaussianBasis
-from contmax.nn import (
-    CombinedAttention,
-    ContinuousAttention,
-    DiscreteAttention,
-    GateHead,
-    MomentHead,
-    MultiheadContinuousAttention,
-    PooledHead,
-    WindowHead,
-)
 
 F64 = torch.float64
 UNITS = [(1e-6, 0.0), (1e-6, -3e-6), (3600.0, 0.0), (86400.0, 7 * 86400.0), (1e9, 0.0), (1e9, -2e9)]
@@ -33,29 +24,29 @@ def box(low, high, dtype, dim):
 
 
 HEADS = {
-    "gates": lambda dim: GateHead(D, dim=dim),
-    "moments": lambda dim: MomentHead(DiscreteAttention(D), dim=dim),
-    "windows": lambda dim: WindowHead(DiscreteAttention(D), dim=dim),
-    "pooled": lambda dim: PooledHead(D),
-    "pooled, of the paper": lambda dim: PooledHead(D, position_channels=False),
+    "gates": lambda dim: nn.GateHead(D, dim=dim),
+    "moments": lambda dim: nn.MomentHead(nn.DiscreteAttention(D), dim=dim),
+    "windows": lambda dim: nn.WindowHead(nn.DiscreteAttention(D), dim=dim),
+    "pooled": lambda dim: nn.PooledHead(D),
+    "pooled, of the paper": lambda dim: nn.PooledHead(D, position_channels=False),
 }
 MODULES = {
     **{
-        name: lambda basis, head=head: ContinuousAttention(basis, head=head(basis.event_dim))
+        name: lambda basis, head=head: nn.ContinuousAttention(basis, head=head(basis.event_dim))
         for name, head in HEADS.items()
     },
-    "gates, alpha 1": lambda basis: ContinuousAttention(basis, embed_dim=D, alpha=1.0),
-    "gates, alpha 1.5": lambda basis: ContinuousAttention(basis, embed_dim=D, alpha=1.5),
-    "pooled of the paper, alpha learned": lambda basis: ContinuousAttention(
-        basis, head=PooledHead(D, position_channels=False), alpha=1.4, learnable=True
+    "gates, alpha 1": lambda basis: nn.ContinuousAttention(basis, embed_dim=D, alpha=1.0),
+    "gates, alpha 1.5": lambda basis: nn.ContinuousAttention(basis, embed_dim=D, alpha=1.5),
+    "pooled of the paper, alpha learned": lambda basis: nn.ContinuousAttention(
+        basis, head=nn.PooledHead(D, position_channels=False), alpha=1.4, learnable=True
     ),
-    "combined": lambda basis: CombinedAttention(DiscreteAttention(D), basis),
-    "combined, as the paper has it": lambda basis: CombinedAttention(
-        DiscreteAttention(D), basis, alpha=1.0, matching="paper"
+    "combined": lambda basis: nn.CombinedAttention(nn.DiscreteAttention(D), basis),
+    "combined, as the paper has it": lambda basis: nn.CombinedAttention(
+        nn.DiscreteAttention(D), basis, alpha=1.0, matching="paper"
     ),
-    "combined gates": lambda basis: CombinedAttention(None, basis, head=GateHead(D, dim=basis.event_dim)),
-    "multihead": lambda basis: Asked(MultiheadContinuousAttention(D, 2, basis)),
-    "multihead, two components": lambda basis: Asked(MultiheadContinuousAttention(D, 2, basis, num_components=2)),
+    "combined gates": lambda basis: nn.CombinedAttention(None, basis, head=nn.GateHead(D, dim=basis.event_dim)),
+    "multihead": lambda basis: Asked(nn.MultiheadContinuousAttention(D, 2, basis)),
+    "multihead, two components": lambda basis: Asked(nn.MultiheadContinuousAttention(D, 2, basis, num_components=2)),
 }
 
 
@@ -149,7 +140,7 @@ def learned(unit, begin):
     times = begin + unit * u
     times = times if begin else times.float()
     basis = GaussianBasis.spanning(times, 24)
-    attend, decide = ContinuousAttention(basis, embed_dim=3), torch.nn.Linear(3, 2)
+    attend, decide = nn.ContinuousAttention(basis, embed_dim=3), torch.nn.Linear(3, 2)
     optimizer = torch.optim.Adam([*attend.parameters(), *decide.parameters()], lr=0.05)
     losses = []
     for _ in range(50):

@@ -11,25 +11,9 @@ from contmax.basis import GaussianBasis, MultivariateGaussianBasis
 from contmax.densities import BetaGaussian, MultivariateBetaGaussian, TruncatedParabola, TruncatedParaboloid
 from contmax.expectations import register_expectation
 from contmax.expectations._expectation import RULES
-from fused_context_checks import (
-    PLACES,
-    assert_the_same,
-    attention,
-    basis_of,
-    both_ways,
-    called,
-    inputs,
-    learned,
-    watched,
-)
+from fused_context_checks import PLACES, assert_the_same, attention, basis_of, both_ways, called, inputs, learned
 
 pytestmark = pytest.mark.usefixtures("triton_takes_cpu_tensors")
-
-
-@pytest.fixture
-def taken(monkeypatch):
-    """The calls that went this way."""
-    return watched(monkeypatch)
 
 
 @PLACES

@@ -20,7 +20,6 @@ from fused_context_checks import (
     inputs,
     learned,
     value_and_gradients,
-    watched,
 )
 
 pytestmark = pytest.mark.usefixtures("triton_takes_cpu_tensors")
@@ -31,12 +30,6 @@ ALPHAS = pytest.mark.parametrize("alpha", [1.0, 5 / 4, 4 / 3, 1.5, 2.0, 3.0, mat
 def _gpu_contexts():
     """The module, which imports Triton."""
     return importlib.import_module("contmax.kernels.means._gpu_contexts")
-
-
-@pytest.fixture
-def taken(monkeypatch):
-    """The calls that went this way."""
-    return watched(monkeypatch)
 
 
 def strided(place):
