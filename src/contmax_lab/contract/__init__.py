@@ -15,6 +15,7 @@ from contmax_lab.contract._table import Row as Row
 from contmax_lab.contract._table import Start as Start
 from contmax_lab.contract._table import Table as Table
 from contmax_lab.contract._table import attention_table as attention_table
+from contmax_lab.contract._table import seeds as seeds
 from contmax_lab.contract._task import Batch as Batch
 from contmax_lab.contract._task import Batches as Batches
 from contmax_lab.contract._task import ParameterGroup as ParameterGroup

@@ -38,6 +38,16 @@ class Repetition:
     groups: tuple[str, ...] = ("seeds",)
 
 
+def seeds(count: int) -> tuple[Repetition, ...]:
+    """Repetitions with the seeds from 0 on.
+
+    Example:
+        >>> seeds(2)[1].name, seeds(2)[1].overrides
+        ('seed-1', ('--seed=1',))
+    """
+    return tuple(Repetition(f"seed-{seed}", (f"--seed={seed}",)) for seed in range(count))
+
+
 @dataclasses.dataclass(frozen=True)
 class Metric:
     """A column of the table.
@@ -161,7 +171,7 @@ def attention_table(task: str, title: str, domain: str, about: str) -> Table:
         name=task,
         title=title,
         rows=tuple(Row(kind, kind.lower().replace(" ", "-")) for kind in _KINDS),
-        repetitions=tuple(Repetition(f"seed-{seed}", (f"--seed={seed}",)) for seed in range(3)),
+        repetitions=seeds(3),
         metrics=(
             Metric("test.accuracy", "accuracy, %", scale=100, digits=1),
             Metric("parameters", "parameters", digits=0, spread=False),

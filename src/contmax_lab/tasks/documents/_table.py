@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from contmax_lab.contract import Metric, Repetition, Row, Start, Table
+from contmax_lab.contract import Metric, Repetition, Row, Start, Table, seeds
 
 _DISCRETE = {"Discrete softmax": (1, 90.78), "Discrete sparsemax": (2, 90.58)}
 # Label → attention, α, the paper's accuracy by the number of basis functions.
@@ -12,7 +12,6 @@ _CONTINUOUS = {
     "Disc. + cont. softmax": ("combined", 1, {32: 90.98, 64: 90.69, 128: 89.62}),
     "Disc. + cont. sparsemax": ("combined", 2, {32: 91.10, 64: 91.18, 128: 90.98}),
 }
-_BASELINE = "Discrete softmax"
 
 
 def _discrete_rows(variant: str) -> tuple[Row, ...]:
@@ -56,7 +55,6 @@ def _all_rows(variant: str) -> tuple[Row, ...]:
     return (*_discrete_rows(variant), *_continuous_rows(variant, 32, 64, 128), *_head_rows(variant))
 
 
-SEEDS = tuple(Repetition(f"seed-{seed}", (f"--seed={seed}",)) for seed in range(5))
 START = Start("language/imdb", "model.start", ("data.", "model.hidden_dim="))
 _METRICS = (
     Metric("test.accuracy", "accuracy", scale=100, digits=2, compared=True),
@@ -95,7 +93,7 @@ PAPER = Table(
     name="documents-paper",
     title="Document classification, IMDB, with the paper's settings (Martins et al. 2020, Table 1)",
     rows=_all_rows("paper"),
-    repetitions=SEEDS[:3],
+    repetitions=seeds(3),
     metrics=_METRICS,
     notes=(
         *_DATA,
@@ -107,33 +105,30 @@ PAPER = Table(
         _VECTORS.format("kept as they are", "kept as they are too"),
         _ATTENDED,
     ),
-    baseline=_BASELINE,
+    baseline="Discrete softmax",
 )
 
-NO_START = Table(
+NO_START = dataclasses.replace(
+    PAPER,
     name="documents-no-start",
     title="Document classification, IMDB, by our recipe without a language model to begin with",
     rows=_all_rows("imdb"),
-    repetitions=SEEDS[:3],
-    metrics=_METRICS,
     notes=(
         *_DATA,
         "All rows share one recipe, documents/imdb: dropout, word dropout, four epochs with a falling learning rate.",
         _VECTORS.format("trained further", "kept as they are"),
         _ATTENDED,
     ),
-    baseline=_BASELINE,
 )
 
-IMDB = Table(
+IMDB = dataclasses.replace(
+    PAPER,
     name="documents",
     title="Document classification, IMDB, begun with a language model (Martins et al. 2020, Table 1)",
     rows=(*_discrete_rows("imdb"), *_continuous_rows("imdb", 32, 64, 128)),
-    repetitions=SEEDS,
-    metrics=_METRICS,
+    repetitions=seeds(5),
     notes=NOTES,
     start=START,
-    baseline=_BASELINE,
 )
 
 FEW_FUNCTIONS = Table(
@@ -144,7 +139,7 @@ FEW_FUNCTIONS = Table(
         dataclasses.replace(row, paper={}, against=row.label.replace("sparsemax", "softmax"))
         for row in _continuous_rows("imdb", 8, 16, 32, 64, 128)
     ),
-    repetitions=SEEDS[:3],
+    repetitions=seeds(3),
     metrics=_METRICS,
     notes=NOTES,
     start=START,
@@ -195,7 +190,7 @@ PLACES = Table(
         Row(label, "imdb", (*(f"--model.{change}" for change in changes), "--data.deletion=true"))
         for label, changes in _PLACES.items()
     ),
-    repetitions=SEEDS[:3],
+    repetitions=seeds(3),
     metrics=(
         Metric("test.accuracy", "accuracy", scale=100, digits=2),
         Metric("test.attended", "words attended, %", scale=100, digits=1),

@@ -2,7 +2,7 @@
 
 import itertools
 
-from contmax_lab.contract import Metric, Repetition, Row, Table
+from contmax_lab.contract import Metric, Repetition, Row, Table, seeds
 
 PAPER_FIGURES = {
     "Baseline": ("midpoint", 0.0112, 0.4701),
@@ -137,7 +137,7 @@ SEATTLE = Table(
     name="seattle",
     title="How warm tomorrow? Intervals of temperature",
     rows=tuple(Row(label, f"seattle-{variant}") for label, (variant, _, _) in PAPER_FIGURES.items()),
-    repetitions=tuple(Repetition(f"seed-{seed}", (f"--seed={seed}",)) for seed in range(3)),
+    repetitions=seeds(3),
     metrics=(
         Metric("test.mse", "MSE"),
         Metric("test.jaccard", "Jaccard"),

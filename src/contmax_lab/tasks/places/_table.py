@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from contmax_lab.contract import Metric, Repetition, Row, Table
+from contmax_lab.contract import Metric, Row, Table, seeds
 
 _KINDS = {
     "Mean": ("mean", 1.0),
@@ -75,7 +75,7 @@ PLACES = Table(
         ),
         *(row for dropped in (0.3, 0.5, 0.7) for row in _turns(dropped)),
     ),
-    repetitions=tuple(Repetition(f"seed-{seed}", (f"--seed={seed}",)) for seed in range(5)),
+    repetitions=seeds(5),
     metrics=(
         Metric("test.accuracy", "accuracy, %", scale=100, digits=1),
         Metric("test.iou", "IoU", digits=3),
@@ -148,7 +148,6 @@ ROBUST = Table(
 )
 
 _DEMO_KINDS = ("Discrete softmax", "Discrete sparsemax", "Continuous sparsemax")
-_DEMO_METRICS = PLACES.metrics[:2]
 _DEMO_NOTE = (
     "On the test examples, one training each; contmax reproduce places trains ten kinds of attention with five seeds "
     "in more settings. IoU: the set of what is attended to against the truth, 1 = the same; for softmax, which leaves "
@@ -168,7 +167,7 @@ UTTERANCE = Table(
     title="Where is the speech? An interval is found",
     rows=_demo_rows("utterance"),
     repetitions=PLACES.repetitions[:1],
-    metrics=_DEMO_METRICS,
+    metrics=PLACES.metrics[:2],
     notes=(_DEMO_NOTE,),
     needs_data=False,
     in_demo=True,
@@ -180,19 +179,16 @@ UTTERANCE = Table(
     ),
 )
 
-CANVAS = Table(
+CANVAS = dataclasses.replace(
+    UTTERANCE,
     name="places-digit",
     title="Where is the digit? A region is found",
     rows=_demo_rows("digit-sized"),
-    repetitions=PLACES.repetitions[:1],
-    metrics=_DEMO_METRICS,
     notes=(
         _DEMO_NOTE,
         f"Continuous sparsemax has a least half-width of {_DIGIT_RADIUS} of the canvas, about the radius of a digit: "
         "labels teach the place, but a few pixels suffice for the answer, so that the size is better stated.",
     ),
-    needs_data=False,
-    in_demo=True,
     about=(
         "A digit of 8 × 8 pixels lies at a random place on a canvas of 24 × 24, among fragments of other digits and "
         "noise: which digit? Again models learn from the answers alone. Two convolutions, attention over 12 × 12 cells "

@@ -1,6 +1,6 @@
 """The tables of translation: the paper's experiment on data that is to be had, and long sentences."""
 
-from contmax_lab.contract import Metric, Repetition, Row, Table
+from contmax_lab.contract import Metric, Row, Table, seeds
 
 # Label → attention, α, the paper's BLEU.
 _ROWS: dict[str, tuple[str, int, float | None]] = {
@@ -30,10 +30,6 @@ def _rows(variant: str, *labels: str) -> tuple[Row, ...]:
         for label, (attention, alpha, bleu) in _ROWS.items()
         if not labels or label in labels
     )
-
-
-def _seeds(count: int) -> tuple[Repetition, ...]:
-    return tuple(Repetition(f"seed-{seed}", (f"--seed={seed}",)) for seed in range(count))
 
 
 _METRICS = (
@@ -72,7 +68,7 @@ MULTI30K = Table(
         *_rows("multi30k"),
         *(Row(label, "transformer", overrides) for label, overrides in _TRANSFORMERS.items()),
     ),
-    repetitions=_seeds(3),
+    repetitions=seeds(3),
     metrics=(*_METRICS[:-1], *_LENGTHS, _METRICS[-1]),
     notes=(
         "Multi30k De–En: 29,000 training pairs, 1,014 for validation, test 2016 (1,000 pairs).",
@@ -88,7 +84,7 @@ TATOEBA = Table(
     name="translation-tatoeba",
     title="Machine translation, Tatoeba De–En",
     rows=_rows("tatoeba", "Discrete softmax", "Disc. + cont. sparsemax"),
-    repetitions=_seeds(3),
+    repetitions=seeds(3),
     metrics=_METRICS,
     notes=("Tatoeba De–En: 164,740 training pairs of 6.5 words in the mean.", *_NOTES),
 )
@@ -97,7 +93,7 @@ LONG = Table(
     name="translation-long",
     title="Machine translation of sentences longer than in training, Multi30k De–En",
     rows=_rows("short"),
-    repetitions=_seeds(1),
+    repetitions=seeds(1),
     metrics=(_METRICS[0], *_LENGTHS),
     notes=(
         "Multi30k De–En, of which only training pairs of at most 14 pieces on both sides are read, about half of "

@@ -1,6 +1,6 @@
 """The tables of visual question answering: accuracies on DAQUAR, and where the attentions look."""
 
-from contmax_lab.contract import Metric, Repetition, Row, Table
+from contmax_lab.contract import Metric, Row, Table, seeds
 
 # Label → attention, α, that of the weights behind it.
 _ROWS = {
@@ -35,7 +35,6 @@ def _rows(variant: str, *, reference: bool) -> tuple[Row, ...]:
     )
 
 
-_SEEDS = tuple(Repetition(f"seed-{seed}", (f"--seed={seed}",)) for seed in range(3))
 _REGION = (
     "area: share of the image that is attended to: where a weight or the density is positive; of softmax and the "
     "Gaussian, which are so everywhere, the smallest region with 95 % of the attention."
@@ -60,7 +59,7 @@ VQA = Table(
         Row("Question only", "daquar", ("--model.attention=question",)),
         *_rows("daquar", reference=True),
     ),
-    repetitions=_SEEDS,
+    repetitions=seeds(3),
     metrics=(
         Metric("test.accuracy", "accuracy, %", scale=100, digits=2, compared=True),
         Metric("test.number", "number, %", scale=100, digits=2),
@@ -95,7 +94,7 @@ PASTED = Table(
     name="vqa-pasted",
     title="Visual question answering: is the object that is asked for attended to?",
     rows=(Row("Question only", "pasted", ("--model.attention=question",)), *_rows("pasted", reference=False)),
-    repetitions=_SEEDS,
+    repetitions=seeds(3),
     metrics=(
         Metric("test.accuracy", "accuracy, %", scale=100, digits=1, compared=True),
         Metric("test.iou", "IoU", digits=3, compared=True),
