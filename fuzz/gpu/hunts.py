@@ -4,6 +4,7 @@ Of every pass one row in 64 is compared in float64; of all others it is asked th
 losses are numbers and not negative. Half of the cases go backward too, where all gradients must be finite.
 """
 
+import functools
 from collections.abc import Callable
 
 import torch
@@ -26,36 +27,6 @@ _SHORT_COLUMNS = (20, 8, 28, 5, 64, 13, 11, 100, 3, 30, 500, 9, 1000)
 _ONE_OF = 64
 # Numbers of a pass, and passes of a case.
 _NUMBERS, _SHORT_NUMBERS, _PASSES = 2**29, 2**27, 8
-
-
-def long_maps(case: Case) -> None:
-    """Maps of rows of at least 32,000 scores."""
-    _hunt(case, _map, _LONG_COLUMNS, _NUMBERS)
-
-
-def long_hard(case: Case) -> None:
-    """Losses of classes, of as long rows."""
-    _hunt(case, _hard, _LONG_COLUMNS, _NUMBERS)
-
-
-def long_soft(case: Case) -> None:
-    """Losses of soft targets, of as long rows."""
-    _hunt(case, _soft, _LONG_COLUMNS, _NUMBERS // 4)
-
-
-def short_maps(case: Case) -> None:
-    """Maps of millions of short rows."""
-    _hunt(case, _map, _SHORT_COLUMNS, _SHORT_NUMBERS)
-
-
-def short_hard(case: Case) -> None:
-    """Losses of classes of millions of short rows."""
-    _hunt(case, _hard, _SHORT_COLUMNS, _SHORT_NUMBERS)
-
-
-def short_soft(case: Case) -> None:
-    """Losses of soft targets of millions of short rows."""
-    _hunt(case, _soft, _SHORT_COLUMNS, _SHORT_NUMBERS // 4)
 
 
 def _hunt(
@@ -127,3 +98,14 @@ def _losses(x: Tensor, target: Tensor, q: Tensor, alpha: float, places: Tensor) 
     want = loss64(some, q, alpha)[0]
     require_losses(found[places], want, 1 + some.double().abs().amax(-1))
     return loss
+
+
+# Maps, losses of classes and losses of soft targets: of rows of at least 32,000 scores, and of millions of short rows.
+_long = functools.partial(_hunt, columns=_LONG_COLUMNS)
+_short = functools.partial(_hunt, columns=_SHORT_COLUMNS)
+long_maps = functools.partial(_long, look=_map, numbers=_NUMBERS)
+long_hard = functools.partial(_long, look=_hard, numbers=_NUMBERS)
+long_soft = functools.partial(_long, look=_soft, numbers=_NUMBERS // 4)
+short_maps = functools.partial(_short, look=_map, numbers=_SHORT_NUMBERS)
+short_hard = functools.partial(_short, look=_hard, numbers=_SHORT_NUMBERS)
+short_soft = functools.partial(_short, look=_soft, numbers=_SHORT_NUMBERS // 4)

@@ -3,13 +3,14 @@
 import dataclasses
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Sized
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
+from contmax_lab.contract import Splits
 from contmax_lab.data import Place, finite_number, held_out_share, shuffled
 from contmax_lab.errors import LabError, UsageError, nearest
 from contmax_lab.settings import LabelledData, Target
@@ -132,6 +133,19 @@ class Parts(Generic[E]):
     valid: list[E]
     test: list[E]
     targets: Targets
+
+    def splits(self, part: Callable[[list[E], Tensor], Sized], **info: Any) -> Splits:
+        """The parts as a task takes them.
+
+        Args:
+            part: examples, their encoded labels → what `Task.batch` understands.
+            info: what models must know beside classes and targets.
+        """
+        train, valid, test = (
+            part(examples, self.targets.encoded([example.label for example in examples]))
+            for examples in (self.train, self.valid, self.test)
+        )
+        return Splits(train, valid, test, {"classes": self.targets.classes, "targets": self.targets, **info})
 
 
 def read_parts(read: Callable[[Path], Sequence[E]], data: LabelledData, what: str) -> Parts[E]:

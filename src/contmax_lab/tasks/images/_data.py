@@ -46,16 +46,13 @@ def load(data: ImagesData) -> Splits:
     def read(path: Path) -> list[_File]:
         return _files_of_folders(path) if path.is_dir() else _files_of_table(path, data)
 
-    parts = read_parts(read, data, _WHAT)
-
-    def part(files: Sequence[_File]) -> Pictures:
+    def part(files: Sequence[_File], target: Tensor) -> Pictures:
         # Errors name the line of a table; in a folder the file itself is the place.
         own = [pixels(f.path, data.size, f.label.place if f.label.place.line else None) for f in files]
         stacked = torch.stack(own) if own else torch.empty(0, 3, data.size, data.size, dtype=torch.uint8)
-        return Pictures(stacked, parts.targets.encoded([f.label for f in files]), [f.path.name for f in files])
+        return Pictures(stacked, target, [f.path.name for f in files])
 
-    info = {"classes": parts.targets.classes, "targets": parts.targets, "size": int(data.size)}
-    return Splits(part(parts.train), part(parts.valid), part(parts.test), info)
+    return read_parts(read, data, _WHAT).splits(part, size=int(data.size))
 
 
 def _files_of_folders(folder: Path) -> list[_File]:

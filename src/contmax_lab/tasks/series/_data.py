@@ -218,10 +218,7 @@ def splits_of(parts: Parts[OneSeries], columns: Columns) -> Splits:
     """Series as tensors, scaled as the training series tell."""
     scale = Scale.of(columns, parts.train)
 
-    def part(series: Sequence[OneSeries]) -> Series:
-        target = parts.targets.encoded([each.label for each in series])
+    def part(series: Sequence[OneSeries], target: Tensor) -> Series:
         return Series(*scale.inputs(series), target, [each.name for each in series])
 
-    info = {"classes": parts.targets.classes, "targets": parts.targets, "scale": scale}
-    info["channels"] = ", ".join(columns.channels)
-    return Splits(part(parts.train), part(parts.valid), part(parts.test), info)
+    return parts.splits(part, scale=scale, channels=", ".join(columns.channels))

@@ -74,14 +74,13 @@ def load(data: TextsData) -> Splits:
     places = {word: place for place, word in enumerate(words, start=FIRST_WORD)}
     lookup = torch.tensor([places.get(word, UNKNOWN) for word in spelling])
 
-    def part(texts: Sequence[_Text]) -> Texts:
+    def part(texts: Sequence[_Text], target: Tensor) -> Texts:
         spelled = [text.words.long() for text in texts]
-        return Texts([lookup[own] for own in spelled], spelled, parts.targets.encoded([text.label for text in texts]))
+        return Texts([lookup[own] for own in spelled], spelled, target)
 
-    info = {"classes": parts.targets.classes, "targets": parts.targets, "words": words, "spelling": spelling}
     width = 0 if data.vectors is None else vector_width(data.vectors)
-    info |= {"vocabulary": len(words), "sizes": {"max_length": int(data.max_length), "vector_width": width}}
-    return Splits(part(parts.train), part(parts.valid), part(parts.test), info)
+    sizes = {"max_length": int(data.max_length), "vector_width": width}
+    return parts.splits(part, words=words, spelling=spelling, vocabulary=len(words), sizes=sizes)
 
 
 def _vocabulary(training_words: Sequence[str], data: TextsData) -> list[str]:
