@@ -15,6 +15,7 @@ from contmax._precision import in_dtype
 from contmax._typing import Float
 from contmax.densities._line import LineDensity, LineLaw
 from contmax.densities._validation import (
+    Number,
     Samples,
     as_parameters,
     as_samples,
@@ -111,7 +112,7 @@ class Triangular(LineDensity):
         return self.loc, self._round(-1 / self._wide(self.scale))
 
     @classmethod
-    def from_canonical(cls, loc: float | Tensor, slope: float | Tensor, *, validate_args: bool | None = None) -> Self:
+    def from_canonical(cls, loc: Number, slope: Number, *, validate_args: bool | None = None) -> Self:
         """The density of the score θ·|t−μ|.
 
         Args:
@@ -128,7 +129,7 @@ class Triangular(LineDensity):
         return cls(loc, -1 / slope, validate_args=validate_args)
 
     @classmethod
-    def from_moments(cls, mean: float | Tensor, variance: float | Tensor, *, validate_args: bool | None = None) -> Self:
+    def from_moments(cls, mean: Number, variance: Number, *, validate_args: bool | None = None) -> Self:
         """The member with this mean and variance: b = 6·variance.
 
         Args:
@@ -144,7 +145,7 @@ class Triangular(LineDensity):
         return cls(mean, 6 * variance, validate_args=validate_args)
 
     @classmethod
-    def from_support(cls, low: float | Tensor, high: float | Tensor, *, validate_args: bool | None = None) -> Self:
+    def from_support(cls, low: Number, high: Number, *, validate_args: bool | None = None) -> Self:
         """The member whose support is the interval [low, high].
 
         Args:
@@ -321,14 +322,7 @@ class LocationScale(LineDensity):
 
     alpha = 2.0
 
-    def __init__(
-        self,
-        loc: float | Tensor,
-        scale: float | Tensor,
-        g: str | Callable[[Tensor], Tensor],
-        *,
-        validate_args: bool | None = None,
-    ) -> None:
+    def __init__(self, loc: Number, scale: Number, g: str | Function, *, validate_args: bool | None = None) -> None:
         super().__init__(loc, scale, validate_args=validate_args)
         if not isinstance(g, str) and not callable(g):
             raise TypeError(f"g must be a name or a callable; got {type(g).__name__}.")
@@ -352,12 +346,7 @@ class LocationScale(LineDensity):
 
     @classmethod
     def from_moments(
-        cls,
-        mean: float | Tensor,
-        variance: float | Tensor,
-        g: str | Callable[[Tensor], Tensor],
-        *,
-        validate_args: bool | None = None,
+        cls, mean: Number, variance: Number, g: str | Function, *, validate_args: bool | None = None
     ) -> Self:
         """The member with this mean and variance.
 
@@ -377,14 +366,7 @@ class LocationScale(LineDensity):
         return cls(mean, (variance / standard.variance).sqrt(), g, validate_args=validate_args)
 
     @classmethod
-    def from_support(
-        cls,
-        low: float | Tensor,
-        high: float | Tensor,
-        g: str | Callable[[Tensor], Tensor],
-        *,
-        validate_args: bool | None = None,
-    ) -> Self:
+    def from_support(cls, low: Number, high: Number, g: str | Function, *, validate_args: bool | None = None) -> Self:
         """The member whose support is the interval [low, high].
 
         Args:
