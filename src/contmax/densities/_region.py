@@ -301,13 +301,13 @@ def _ellipse_in(disk: EllipsoidRegion, other: EllipsoidRegion) -> _Pieces:
     pull, bend = ratio * center / axes[..., :1], ratio[..., 1:].square() - 1
 
     def on_ellipse(angle: Tensor) -> Tensor:
-        return center.unsqueeze(-2) + axes.unsqueeze(-2) * torch.stack([angle.cos(), angle.sin()], -1)
+        return center.unsqueeze(-2) + axes.unsqueeze(-2) * _unit(angle)
 
     def excess(angle: Tensor) -> Tensor:
         return on_ellipse(angle).square().sum(-1) - 1
 
     def slope(angle: Tensor) -> Tensor:
-        x, y = angle.cos(), angle.sin()
+        x, y = _unit(angle).unbind(-1)
         return bend * x * y + pull[..., 1:] * x - pull[..., :1] * y
 
     ends = _between_extrema(pull)
@@ -317,6 +317,12 @@ def _ellipse_in(disk: EllipsoidRegion, other: EllipsoidRegion) -> _Pieces:
     steps = ends.diff(dim=-1)
     bulges = axes.prod(-1, keepdim=True) * (steps - steps.sin())
     return _Pieces(on_ellipse(ends), on_ellipse(ends[..., :-1] + 0.5 * steps), bulges)
+
+
+def _unit(angle: Tensor) -> Tensor:
+    """The point of the unit circle, exactly on an axis at a multiple of π/2: rounding would turn the slope there."""
+    point = torch.stack([angle.cos(), angle.sin()], -1)
+    return torch.where(point.abs() < 4e-16, 0.0, point)
 
 
 def _between_extrema(pull: Float[Tensor, "*batch 2"]) -> Float[Tensor, "*batch 7"]:
