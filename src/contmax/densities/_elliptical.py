@@ -176,16 +176,14 @@ class Elliptical(Density):
 
 def adjustable_profile(alpha: Number, dim: int, of: str, validate_args: bool | None) -> Profile:
     """The profile of an α whose family contains every width: not α = ∞, and α > 1 where the support is given."""
-    index = as_index(alpha, dim, validate_args)
-    if not isinstance(index, Tensor):
-        low = index
-        if math.isinf(index):
-            raise ValueError(
-                f"alpha must be finite here; alpha=inf fixes the volume of the support at 1, so {of} cannot be chosen. "
-                "Pass a finite alpha."
-            )
-    else:
+    index = low = as_index(alpha, dim, validate_args)
+    if isinstance(index, Tensor):
         low = float(index.detach().min()) if index.numel() and checks_values(validate_args, index) else math.inf
+    elif math.isinf(index):
+        raise ValueError(
+            f"alpha must be finite here; alpha=inf fixes the volume of the support at 1, so {of} cannot be chosen. "
+            "Pass a finite alpha."
+        )
     if of == "support" and low <= 1:
         raise ValueError(f"alpha must exceed 1; got {low:.6g}, whose support is unbounded. Pass alpha > 1.")
     return Profile(index, dim)

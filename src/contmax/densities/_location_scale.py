@@ -211,19 +211,17 @@ class NamedGenerator:
 
 
 class CallableGenerator:
-    """A user's g: a function of tensors, element by element, that torch can differentiate twice.
-
-    Args:
-        function: g.
-        device: where to evaluate it.
-        validate: refuse a g for which no a exists, or that is not convex up to it.
-    """
+    """A user's g: a function of tensors, element by element, that torch can differentiate twice."""
 
     def __init__(self, function: Function, device: torch.device, validate: bool) -> None:
         self.value = function
         self.name = getattr(function, "__name__", type(function).__name__)
+        # All powers of two at once; values beyond the first power that is too large may be infinite and are not used.
+        powers = 2.0 ** torch.arange(_FIRST_POWER, _LAST_POWER, dtype=torch.float64, device=device)
         with torch.no_grad():
-            self._root = self._search(device)
+            short = (self._residual(powers)[0] < 0).to(torch.int64).cumprod(0).sum()
+            high = powers[0] * 2.0 ** short.double()
+            self._root = monotone_root(self._residual, 0.5 * high, high, tolerance=1e-12)
         if validate:
             self._check()
 
@@ -241,15 +239,8 @@ class CallableGenerator:
         bend = torch.func.grad(lambda t: self.slope(t).sum())(a)
         return a * self.slope(a) - self.value(a) + self.value(torch.zeros_like(a)) - 0.5, a * bend
 
-    def _search(self, device: torch.device) -> Tensor:
-        # All powers of two at once; values beyond the first power that is too large may be infinite and are not used.
-        powers = 2.0 ** torch.arange(_FIRST_POWER, _LAST_POWER, dtype=torch.float64, device=device)
-        value = self._residual(powers)[0]
-        short = (value < 0).to(torch.int64).cumprod(0).sum()
-        high = powers[0] * 2.0 ** short.double()
-        return monotone_root(self._residual, 0.5 * high, high, tolerance=1e-12)
-
     def _check(self) -> None:
+        """Refuse a g for which no a exists, or that is not convex up to it."""
         a = self._root
         gap = self._residual(a)[0].abs()
         if not bool(gap < 1e-6):

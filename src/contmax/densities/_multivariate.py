@@ -81,13 +81,9 @@ class MultivariateBetaGaussian(Elliptical):
         scale_diag: Tensor | None = None,
         validate_args: bool | None = None,
     ) -> None:
-        given = {
-            "scale_matrix": scale_matrix,
-            "scale_tril": scale_tril,
-            "precision_matrix": precision_matrix,
-            "scale_diag": scale_diag,
-        }
-        name, raw = given_scale(given)
+        name, raw = given_scale(
+            scale_matrix=scale_matrix, scale_tril=scale_tril, precision_matrix=precision_matrix, scale_diag=scale_diag
+        )
         loc, raw = as_parameters(loc=loc, **{name: raw})
         self._assemble(loc, scale_of(loc, name, raw, validate_args), alpha, validate_args)
 
@@ -155,8 +151,9 @@ class MultivariateBetaGaussian(Elliptical):
     @property
     def canonical(self) -> tuple[Float[Tensor, "*batch N"], Float[Tensor, "*batch N N"]]:
         """θ = (Σ⁻¹μ, −½Σ⁻¹), the coefficients of t and ttᵀ in the score."""
-        linear = self._scale.solve(self._wide(self.loc))
-        return self._round(linear), self._of_batch(-0.5 * self._scale.precision(), 2)
+        precision = self._scale.precision()
+        linear = (precision * self._wide(self.loc).unsqueeze(-2)).sum(-1)
+        return self._round(linear), self._of_batch(-0.5 * precision, 2)
 
     @classmethod
     def from_canonical(

@@ -294,7 +294,7 @@ def _ellipse_in(disk: EllipsoidRegion, other: EllipsoidRegion) -> _Pieces:
     factor = torch.stack([_whitened(disk, column) for column in other.factor.unbind(-1)], -1)
     offset = _whitened(disk, other.center - disk.center)
     turned = factor @ principal_axes(factor)
-    axes = torch.linalg.vector_norm(turned, dim=-2)
+    axes: Tensor = torch.linalg.vector_norm(turned, dim=-2)
     center = ((turned / axes.unsqueeze(-2)).mT @ offset.unsqueeze(-1)).squeeze(-1)
     # Relative to the larger axis, whose square might overflow.
     ratio = axes / axes[..., :1]

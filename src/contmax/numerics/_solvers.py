@@ -162,9 +162,9 @@ def principal_axes(factor: Float[Tensor, "*batch N N"]) -> Float[Tensor, "*batch
                 left, right = columns[i], columns[j]
                 cosine, sine = _rotation(left[..., :size], right[..., :size])
                 columns[i], columns[j] = cosine * left + sine * right, cosine * right - sine * left
-        turned, axes = torch.stack(columns, -1).split(size, -2)
-        order = turned.square().sum(-2).argsort(-1, descending=True)
-        return axes.gather(-1, order.unsqueeze(-2).expand(factor.shape))
+        turned = torch.stack(columns, -1)
+        order = turned[..., :size, :].square().sum(-2).argsort(-1, descending=True)
+        return turned[..., size:, :].gather(-1, order.unsqueeze(-2).expand(factor.shape))
 
 
 def _rotation(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
