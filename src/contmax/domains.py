@@ -95,11 +95,7 @@ class Box(_Lebesgue):
     """
 
     def __init__(
-        self,
-        low: Sequence[Number] | Tensor,
-        high: Sequence[Number] | Tensor,
-        *,
-        resolution: int | None = None,
+        self, low: Sequence[Number] | Tensor, high: Sequence[Number] | Tensor, *, resolution: int | None = None
     ) -> None:
         self.low, self.high = _as_floats("Box", low=low, high=high)
         if self.low.dim() != 1 or self.low.shape != self.high.shape or not 1 <= len(self.low) <= 3:

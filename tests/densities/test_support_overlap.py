@@ -200,6 +200,9 @@ def test_needles(aspect):
     assert value(needle.iou(moved)) == pytest.approx(lens / (2 * math.pi - lens), abs=1e-6)
     crossed = ellipse((0.3, 0.7), (1.0, 1 / aspect), 0.6 + math.pi / 2)
     assert value(needle.iou(crossed)) == pytest.approx(value(crossed.iou(needle)), abs=1e-9)
+    for turn in (0.1, 0.9, 1.7, 2.3, 3.0):
+        slanted = ellipse((0.3 + 0.2 * math.sin(turn), 0.6), (1.3, 0.7 / aspect), 0.6 + turn)
+        assert value(needle.iou(slanted)) == pytest.approx(value(slanted.iou(needle)), abs=1e-12, rel=1e-3)
     if aspect > 1:
         # The overlap of two long needles that cross at right angles is nearly a square.
         assert value(needle.iou(crossed)) == pytest.approx(

@@ -15,13 +15,7 @@ from contmax.densities._elliptical import Elliptical, adjustable_profile, index_
 from contmax.densities._line import LineDensity, offset_in
 from contmax.densities._line_rule import Landmarks
 from contmax.densities._scale import DiagonalScale
-from contmax.densities._validation import (
-    Samples,
-    as_parameters,
-    as_samples,
-    require_positive,
-    require_spread,
-)
+from contmax.densities._validation import Number, Samples, as_parameters, as_samples, require_positive, require_spread
 
 
 class BetaGaussian(Elliptical, LineDensity):
@@ -55,14 +49,7 @@ class BetaGaussian(Elliptical, LineDensity):
 
     _batched: ClassVar = {"loc": 0, "scale": 0, "alpha": 0}
 
-    def __init__(
-        self,
-        loc: float | Tensor,
-        scale: float | Tensor,
-        alpha: float | Tensor = 2.0,
-        *,
-        validate_args: bool | None = None,
-    ) -> None:
+    def __init__(self, loc: Number, scale: Number, alpha: Number = 2.0, *, validate_args: bool | None = None) -> None:
         LineDensity.__init__(self, loc, scale, validate_args=validate_args)
         self._set_index(alpha, validate_args)
 
@@ -95,12 +82,7 @@ class BetaGaussian(Elliptical, LineDensity):
 
     @classmethod
     def from_canonical(
-        cls,
-        linear: float | Tensor,
-        quadratic: float | Tensor,
-        alpha: float | Tensor = 2.0,
-        *,
-        validate_args: bool | None = None,
+        cls, linear: Number, quadratic: Number, alpha: Number = 2.0, *, validate_args: bool | None = None
     ) -> Self:
         r"""The density of the score :math:`\theta_1 t + \theta_2 t^2`.
 
@@ -127,12 +109,7 @@ class BetaGaussian(Elliptical, LineDensity):
 
     @classmethod
     def from_moments(
-        cls,
-        mean: float | Tensor,
-        variance: float | Tensor,
-        alpha: float | Tensor = 2.0,
-        *,
-        validate_args: bool | None = None,
+        cls, mean: Number, variance: Number, alpha: Number = 2.0, *, validate_args: bool | None = None
     ) -> Self:
         """The member with this mean and variance, exactly.
 
@@ -159,14 +136,7 @@ class BetaGaussian(Elliptical, LineDensity):
         return cls._made(mean, scale, alpha, validate_args=validate_args)
 
     @classmethod
-    def from_support(
-        cls,
-        low: float | Tensor,
-        high: float | Tensor,
-        alpha: float | Tensor = 2.0,
-        *,
-        validate_args: bool | None = None,
-    ) -> Self:
+    def from_support(cls, low: Number, high: Number, alpha: Number = 2.0, *, validate_args: bool | None = None) -> Self:
         """The member whose support is the interval [low, high].
 
         Args:
@@ -191,7 +161,7 @@ class BetaGaussian(Elliptical, LineDensity):
         return cls._made(middle, scale, alpha, validate_args=validate_args)
 
     @classmethod
-    def fit(cls, samples: Samples, alpha: float | Tensor | None = 2.0, *, weights: Tensor | None = None) -> Self:
+    def fit(cls, samples: Samples, alpha: Number | None = 2.0, *, weights: Tensor | None = None) -> Self:
         r"""The minimiser of the Fenchel–Young loss: the member with the mean and the biased variance of the samples.
 
         It matches moments, not likelihoods: samples may lie outside of its support, where their density is 0.
@@ -225,7 +195,7 @@ class BetaGaussian(Elliptical, LineDensity):
         mean, variance = weighted_moments(samples.unsqueeze(-1), weights)
         return cls.from_moments(mean.squeeze(-1), variance[..., 0, 0], alpha)
 
-    def _stretched(self, factor: Tensor, alpha: float | Tensor) -> "BetaGaussian":
+    def _stretched(self, factor: Tensor, alpha: Number) -> "BetaGaussian":
         return BetaGaussian(self.loc, self._round(factor * self._wide(self.scale)), alpha)
 
     def law(self) -> BetaLaw:
@@ -259,7 +229,7 @@ class BetaGaussian(Elliptical, LineDensity):
         return self._draws(factor * self._wide(self.scale) * offsets.squeeze(-1))
 
     @classmethod
-    def _made(cls, loc: Tensor, scale: Tensor, alpha: float | Tensor, *, validate_args: bool | None) -> Self:
+    def _made(cls, loc: Tensor, scale: Tensor, alpha: Number, *, validate_args: bool | None) -> Self:
         """The density of these parameters. It accepts α in all families; the constructor of a parabola does not."""
         new = cls.__new__(cls)
         BetaGaussian.__init__(new, loc, scale, alpha, validate_args=validate_args)
@@ -289,5 +259,5 @@ class TruncatedParabola(BetaGaussian):
 
     _only_alpha = 2.0
 
-    def __init__(self, loc: float | Tensor, scale: float | Tensor, *, validate_args: bool | None = None) -> None:
+    def __init__(self, loc: Number, scale: Number, *, validate_args: bool | None = None) -> None:
         super().__init__(loc, scale, 2.0, validate_args=validate_args)

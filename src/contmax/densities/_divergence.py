@@ -33,18 +33,7 @@ _SLACK_MAX = 1e-4
 
 
 def kl_line(p: Distribution, q: Distribution) -> Tensor:
-    r""":math:`\int p \ln(p/q)` on the line: +∞ unless supp p ⊂ supp q; by quadrature unless both are Gaussian.
-
-    Args:
-        p: a density on the line.
-        q: another, whose batch shape broadcasts with that of p.
-
-    Returns:
-        Shape of the broadcast batch.
-
-    Raises:
-        NotImplementedError: for mixtures in several dimensions.
-    """
+    """∫p ln(p/q) on the line by quadrature: +∞ unless supp p ⊂ supp q."""
     if p.event_shape or q.event_shape:
         raise NotImplementedError(
             "the divergence of mixtures is implemented on the line only. In several dimensions average "

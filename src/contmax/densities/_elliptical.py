@@ -12,7 +12,7 @@ from contmax._typing import Float
 from contmax.densities._density import Density
 from contmax.densities._profile import Profile, profile_of
 from contmax.densities._scale import Scale
-from contmax.densities._validation import as_index, broadcast_batch, checks_values, expanded
+from contmax.densities._validation import Number, as_index, broadcast_batch, checks_values, expanded
 
 # The largest α − 1 of a fit: beyond it a density differs from a uniform one by a hundredth of its width.
 _LARGEST_GAP = 100.0
@@ -25,7 +25,7 @@ class Elliptical(Density):
     #: The α of a family that has only one; None if the constructor takes any.
     _only_alpha: ClassVar[float | None] = None
 
-    def _set_index(self, alpha: float | Tensor, validate_args: bool | None) -> None:
+    def _set_index(self, alpha: Number, validate_args: bool | None) -> None:
         """Check α and set it, after the other parameters; a tensor α may enlarge the batch."""
         if self._only_alpha is not None and (isinstance(alpha, Tensor) or alpha != self._only_alpha):
             raise ValueError(
@@ -117,7 +117,7 @@ class Elliptical(Density):
         """Ω_α*(f) of the centred score f = −Δ/2."""
         return self._of_batch(self._profile.conjugate(self._half_log_det()))
 
-    def power_integral(self, gamma: float | Tensor) -> Float[Tensor, "..."]:
+    def power_integral(self, gamma: Number) -> Float[Tensor, "..."]:
         r"""∫p(t)^γ dt.
 
         Args:
@@ -161,7 +161,7 @@ class Elliptical(Density):
         return self._stretched((0.5 * log_stretch).exp(), 1 + (self.alpha - 1) / float(beta))
 
     @abstractmethod
-    def _stretched(self, factor: Tensor, alpha: float | Tensor) -> Any:
+    def _stretched(self, factor: Tensor, alpha: Number) -> Any:
         """The β-Gaussian of index α with the scale factor²·Σ."""
 
     def _of_batch(self, value: Tensor, event_dims: int = 0) -> Tensor:
@@ -174,18 +174,16 @@ class Elliptical(Density):
         return [] if self._only_alpha or isinstance(self.alpha, Tensor) else [f"alpha: {self.alpha:.6g}"]
 
 
-def adjustable_profile(alpha: float | Tensor, dim: int, of: str, validate_args: bool | None) -> Profile:
+def adjustable_profile(alpha: Number, dim: int, of: str, validate_args: bool | None) -> Profile:
     """The profile of an α whose family contains every width: not α = ∞, and α > 1 where the support is given."""
-    index = as_index(alpha, dim, validate_args)
-    if not isinstance(index, Tensor):
-        low = index
-        if math.isinf(index):
-            raise ValueError(
-                f"alpha must be finite here; alpha=inf fixes the volume of the support at 1, so {of} cannot be chosen. "
-                "Pass a finite alpha."
-            )
-    else:
+    index = low = as_index(alpha, dim, validate_args)
+    if isinstance(index, Tensor):
         low = float(index.detach().min()) if index.numel() and checks_values(validate_args, index) else math.inf
+    elif math.isinf(index):
+        raise ValueError(
+            f"alpha must be finite here; alpha=inf fixes the volume of the support at 1, so {of} cannot be chosen. "
+            "Pass a finite alpha."
+        )
     if of == "support" and low <= 1:
         raise ValueError(f"alpha must exceed 1; got {low:.6g}, whose support is unbounded. Pass alpha > 1.")
     return Profile(index, dim)

@@ -17,6 +17,7 @@ from contmax.densities._line_rule import Landmarks, line_expectation, stepped
 from contmax.densities._region import Intervals
 from contmax.densities._unchecked import unchecked
 from contmax.densities._validation import (
+    Number,
     as_parameters,
     broadcast_batch,
     expanded,
@@ -111,7 +112,7 @@ class LineDensity(Density):
 
     scale: Tensor
 
-    def __init__(self, loc: float | Tensor, scale: float | Tensor, *, validate_args: bool | None = None) -> None:
+    def __init__(self, loc: Number, scale: Number, *, validate_args: bool | None = None) -> None:
         loc, scale = as_parameters(loc=loc, scale=scale)
         require_finite("loc", loc, validate_args)
         require_positive("scale", scale, "Pass softplus(x) or a standard deviation.", validate_args)
@@ -120,9 +121,7 @@ class LineDensity(Density):
         Density.__init__(self, batch)
 
     @classmethod
-    def _middle_and_half_width(
-        cls, low: float | Tensor, high: float | Tensor, validate_args: bool | None
-    ) -> tuple[Tensor, Tensor]:
+    def _middle_and_half_width(cls, low: Number, high: Number, validate_args: bool | None) -> tuple[Tensor, Tensor]:
         """The middle of an interval, in the dtype of its ends, and half its length in the working dtype."""
         low, high = as_parameters(low=low, high=high)
         half_width = 0.5 * (cls._wide(high) - cls._wide(low))
@@ -168,20 +167,14 @@ class LineDensity(Density):
 
     def tsallis_negentropy(self) -> Float[Tensor, "*batch"]:
         """Ω_α(p) = E_p[log_{2−α} p]/α, of the density's own α, by quadrature."""
-        return self._round(self._negentropy())
-
-    def _negentropy(self) -> Tensor:
         alpha = self._index()
-        return self._expectation(lambda _, log_p: log_beta(log_p.exp(), 2 - alpha)) / alpha
+        return self._round(self._expectation(lambda _, log_p: log_beta(log_p.exp(), 2 - alpha)) / alpha)
 
     @property
     def normalizer(self) -> Float[Tensor, "*batch"]:
         """A with p = exp_{2−α}(f − A), from score and density at the centre."""
-        return self._round(self._normalizer())
-
-    def _normalizer(self) -> Tensor:
         peak, log_density = self._peak()
-        return peak - log_beta(log_density.exp(), 2 - self._index())
+        return self._round(peak - log_beta(log_density.exp(), 2 - self._index()))
 
     def _peak(self) -> tuple[Tensor, Tensor]:
         """Score and logarithm of the density at the centre, in float64."""
@@ -198,7 +191,8 @@ class LineDensity(Density):
 
     def conjugate(self) -> Float[Tensor, "*batch"]:
         """Ω_α*(f) of the score, (α−1)Ω_α(p) + A."""
-        return self._round((self._index() - 1) * self._negentropy() + self._normalizer())
+        wide = self._in_float64()
+        return self._round((self._index() - 1) * wide.tsallis_negentropy() + wide.normalizer)
 
     def _in_float64(self) -> Self:
         return cast(Self, unchecked(self, torch.float64))

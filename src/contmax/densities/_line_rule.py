@@ -59,11 +59,7 @@ class Landmarks:
 
 
 def landmarks_of(density: Distribution) -> Landmarks:
-    """The landmarks of a density on the line, from this library or from torch.
-
-    Raises:
-        NotImplementedError: if the distribution is discrete, or tells neither its moments nor a location and a scale.
-    """
+    """The landmarks of a density on the line, from this library or from torch."""
     source: Any = density
     if source.support is not None and source.support.is_discrete:
         raise NotImplementedError(

@@ -15,6 +15,7 @@ from contmax._precision import in_dtype
 from contmax._typing import Float
 from contmax.densities._line import LineDensity, LineLaw
 from contmax.densities._validation import (
+    Number,
     Samples,
     as_parameters,
     as_samples,
@@ -111,7 +112,7 @@ class Triangular(LineDensity):
         return self.loc, self._round(-1 / self._wide(self.scale))
 
     @classmethod
-    def from_canonical(cls, loc: float | Tensor, slope: float | Tensor, *, validate_args: bool | None = None) -> Self:
+    def from_canonical(cls, loc: Number, slope: Number, *, validate_args: bool | None = None) -> Self:
         """The density of the score θ·|t−μ|.
 
         Args:
@@ -128,7 +129,7 @@ class Triangular(LineDensity):
         return cls(loc, -1 / slope, validate_args=validate_args)
 
     @classmethod
-    def from_moments(cls, mean: float | Tensor, variance: float | Tensor, *, validate_args: bool | None = None) -> Self:
+    def from_moments(cls, mean: Number, variance: Number, *, validate_args: bool | None = None) -> Self:
         """The member with this mean and variance: b = 6·variance.
 
         Args:
@@ -144,7 +145,7 @@ class Triangular(LineDensity):
         return cls(mean, 6 * variance, validate_args=validate_args)
 
     @classmethod
-    def from_support(cls, low: float | Tensor, high: float | Tensor, *, validate_args: bool | None = None) -> Self:
+    def from_support(cls, low: Number, high: Number, *, validate_args: bool | None = None) -> Self:
         """The member whose support is the interval [low, high].
 
         Args:
@@ -210,19 +211,17 @@ class NamedGenerator:
 
 
 class CallableGenerator:
-    """A user's g: a function of tensors, element by element, that torch can differentiate twice.
-
-    Args:
-        function: g.
-        device: where to evaluate it.
-        validate: refuse a g for which no a exists, or that is not convex up to it.
-    """
+    """A user's g: a function of tensors, element by element, that torch can differentiate twice."""
 
     def __init__(self, function: Function, device: torch.device, validate: bool) -> None:
         self.value = function
         self.name = getattr(function, "__name__", type(function).__name__)
+        # All powers of two at once; values beyond the first power that is too large may be infinite and are not used.
+        powers = 2.0 ** torch.arange(_FIRST_POWER, _LAST_POWER, dtype=torch.float64, device=device)
         with torch.no_grad():
-            self._root = self._search(device)
+            short = (self._residual(powers)[0] < 0).to(torch.int64).cumprod(0).sum()
+            high = powers[0] * 2.0 ** short.double()
+            self._root = monotone_root(self._residual, 0.5 * high, high, tolerance=1e-12)
         if validate:
             self._check()
 
@@ -240,15 +239,8 @@ class CallableGenerator:
         bend = torch.func.grad(lambda t: self.slope(t).sum())(a)
         return a * self.slope(a) - self.value(a) + self.value(torch.zeros_like(a)) - 0.5, a * bend
 
-    def _search(self, device: torch.device) -> Tensor:
-        # All powers of two at once; values beyond the first power that is too large may be infinite and are not used.
-        powers = 2.0 ** torch.arange(_FIRST_POWER, _LAST_POWER, dtype=torch.float64, device=device)
-        value = self._residual(powers)[0]
-        short = (value < 0).to(torch.int64).cumprod(0).sum()
-        high = powers[0] * 2.0 ** short.double()
-        return monotone_root(self._residual, 0.5 * high, high, tolerance=1e-12)
-
     def _check(self) -> None:
+        """Refuse a g for which no a exists, or that is not convex up to it."""
         a = self._root
         gap = self._residual(a)[0].abs()
         if not bool(gap < 1e-6):
@@ -321,14 +313,7 @@ class LocationScale(LineDensity):
 
     alpha = 2.0
 
-    def __init__(
-        self,
-        loc: float | Tensor,
-        scale: float | Tensor,
-        g: str | Callable[[Tensor], Tensor],
-        *,
-        validate_args: bool | None = None,
-    ) -> None:
+    def __init__(self, loc: Number, scale: Number, g: str | Function, *, validate_args: bool | None = None) -> None:
         super().__init__(loc, scale, validate_args=validate_args)
         if not isinstance(g, str) and not callable(g):
             raise TypeError(f"g must be a name or a callable; got {type(g).__name__}.")
@@ -352,12 +337,7 @@ class LocationScale(LineDensity):
 
     @classmethod
     def from_moments(
-        cls,
-        mean: float | Tensor,
-        variance: float | Tensor,
-        g: str | Callable[[Tensor], Tensor],
-        *,
-        validate_args: bool | None = None,
+        cls, mean: Number, variance: Number, g: str | Function, *, validate_args: bool | None = None
     ) -> Self:
         """The member with this mean and variance.
 
@@ -377,14 +357,7 @@ class LocationScale(LineDensity):
         return cls(mean, (variance / standard.variance).sqrt(), g, validate_args=validate_args)
 
     @classmethod
-    def from_support(
-        cls,
-        low: float | Tensor,
-        high: float | Tensor,
-        g: str | Callable[[Tensor], Tensor],
-        *,
-        validate_args: bool | None = None,
-    ) -> Self:
+    def from_support(cls, low: Number, high: Number, g: str | Function, *, validate_args: bool | None = None) -> Self:
         """The member whose support is the interval [low, high].
 
         Args:

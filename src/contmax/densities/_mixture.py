@@ -23,8 +23,6 @@ from contmax.numerics import implicit_root, monotone_root
 class _WeightedSum(Density):
     """Σ wₖPₖ: moments and draws follow from the weights and from the moments and draws of the parts Pₖ."""
 
-    arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {}
-
     @abstractmethod
     def _weights(self) -> Tensor:
         """w in the working dtype, ``(*batch, K)``."""
@@ -41,11 +39,10 @@ class _WeightedSum(Density):
         """Points with a dimension for the parts."""
         return points.unsqueeze(-1 - len(self.event_shape))
 
-    def _average(self, values: Any, event_dims: int) -> Tensor:
+    def _average(self, values: Tensor | float, event_dims: int) -> Tensor:
         """Σ wₖxₖ of values with this number of event dimensions."""
         weights = self._weights()
-        average: Tensor = (weights.reshape(weights.shape + (1,) * event_dims) * values).sum(-1 - event_dims)
-        return average
+        return (weights.reshape(weights.shape + (1,) * event_dims) * values).sum(-1 - event_dims)
 
     def _mean(self) -> Tensor:
         return self._average(self._moment_of_parts("mean"), len(self.event_shape))
@@ -73,12 +70,12 @@ class _WeightedSum(Density):
     def sample(self, sample_shape: _size = torch.Size()) -> Tensor:  # noqa: B008
         """Draws without gradient; shape ``sample_shape + batch_shape + event_shape``."""
         with torch.no_grad():
-            shape, weights = torch.Size(sample_shape), self._weights()
+            shape = torch.Size(sample_shape)
             draws = self._draws_of_parts(shape)
             if 0 in (*shape, *self.batch_shape):
                 # Categorical refuses to draw nothing.
                 return draws.new_empty(shape + self.batch_shape + self.event_shape)
-            index = Categorical(weights, validate_args=False).sample(shape)
+            index = Categorical(self._weights(), validate_args=False).sample(shape)
             return _picked(draws, index, len(self.event_shape))
 
 
@@ -106,6 +103,11 @@ class Mixture(_WeightedSum):
 
     _batched: ClassVar[dict[str, int]] = {"_logits": 1}
 
+    mixture_distribution: Categorical
+    """The weights."""
+    component_distribution: Distribution
+    """The components, along the last batch dimension."""
+
     def __init__(self, mixture_distribution: Categorical, component_distribution: Distribution) -> None:
         for name, value, kind in (
             ("mixture_distribution", mixture_distribution, Categorical),
@@ -123,30 +125,20 @@ class Mixture(_WeightedSum):
                 "(..., K)."
             )
         try:
-            self._mixture: Categorical = mixture_distribution.expand(shape[:-1])
+            self.mixture_distribution = mixture_distribution.expand(shape[:-1])
         except RuntimeError:
             raise ValueError(
                 f"weights of batch shape {tuple(mixture_distribution.batch_shape)} do not broadcast to the batch shape "
                 f"{tuple(shape[:-1])} of the components. Pass Categorical with logits (..., K)."
             ) from None
-        self._logits = _logits_of(self._mixture)
-        self._component = unchecked(component_distribution)
+        self._logits = _logits_of(self.mixture_distribution)
+        self.component_distribution = unchecked(component_distribution)
         super().__init__(shape[:-1], component_distribution.event_shape)
-
-    @property
-    def mixture_distribution(self) -> Categorical:
-        """The weights."""
-        return self._mixture
-
-    @property
-    def component_distribution(self) -> Distribution:
-        """The components, along the last batch dimension."""
-        return self._component
 
     @property
     def dtype(self) -> torch.dtype:
         """The dtype of results."""
-        return self._component.mean.dtype
+        return self.component_distribution.mean.dtype
 
     @property
     def has_rsample(self) -> bool:  # type: ignore[override]
@@ -156,15 +148,16 @@ class Mixture(_WeightedSum):
     @constraints.dependent_property(is_discrete=False)
     def support(self) -> constraints.Constraint:
         """The union of the supports of the components."""
-        support: Any = self._component.support
+        support: Any = self.component_distribution.support
         return Condition(
             f"Union({support})", lambda points: support.check(self._spread(points)).any(-1), len(self.event_shape)
         )
 
     def _rebind(self) -> None:
-        if self._mixture.batch_shape != self.batch_shape:
-            self._mixture = self._mixture.expand(self.batch_shape)
-            self._component = self._component.expand(self.batch_shape + self._component.batch_shape[-1:])
+        if self.mixture_distribution.batch_shape != self.batch_shape:
+            self.mixture_distribution = self.mixture_distribution.expand(self.batch_shape)
+            component = self.component_distribution
+            self.component_distribution = component.expand(self.batch_shape + component.batch_shape[-1:])
 
     def _log_weights(self) -> Tensor:
         """ln w, normalised in the working dtype: in half precision the sum of weights is only roughly one."""
@@ -175,7 +168,7 @@ class Mixture(_WeightedSum):
 
     def _components(self) -> Distribution:
         """The components in at least float32: nothing is rounded to half precision before the result."""
-        return widened(self._component)
+        return widened(self.component_distribution)
 
     def _log_density(self, points: Tensor) -> Tensor:
         terms = self._components().log_prob(self._spread(points)) + self._log_weights()
@@ -191,7 +184,7 @@ class Mixture(_WeightedSum):
         return moment
 
     def _draws_of_parts(self, sample_shape: Size) -> Tensor:
-        return self._component.sample(sample_shape)
+        return self.component_distribution.sample(sample_shape)
 
     def cdf(self, value: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
         """P(T ≤ t) on the line, Σ wₖ Fₖ(t); arguments as ``log_prob``."""
@@ -214,8 +207,7 @@ class Mixture(_WeightedSum):
         low, high = quantiles.amin(-1), quantiles.amax(-1)
         end = (q <= 0) | (q >= 1) | (low == high)
         # At q = 0 and 1 the quantiles are the ends of the support, which may be infinite: no search there.
-        bracket = torch.where(end, 0.0, low.detach()), torch.where(end, 1.0, high.detach())
-
+        bracket = torch.where(end, 0.0, low), torch.where(end, 1.0, high)
         residual = self._residual(q)
         t = implicit_root(monotone_root(residual, *bracket, tolerance=1e-10), residual)
         t = torch.where(end, torch.where(q <= 0, low, high), t)
@@ -243,12 +235,11 @@ class Mixture(_WeightedSum):
             )
         # A component without weight is not part of the mixture.
         alive = (self._log_weights() > -math.inf).unsqueeze(-1)
-        ends = (torch.where(alive, end, 0.0).flatten(-2) for end in (region.low, region.high))
-        return Intervals(*ends)
+        return Intervals(*(torch.where(alive, end, 0.0).flatten(-2) for end in (region.low, region.high)))
 
     def landmarks(self) -> Landmarks:
         """The landmarks of all components."""
-        return union(landmarks_of(self._component))
+        return union(landmarks_of(self.component_distribution))
 
     def rsample(self, sample_shape: _size = torch.Size()) -> Tensor:  # noqa: B008
         """Draws on the line; gradients come from the distribution function, whose value at each draw is held fixed."""
@@ -258,7 +249,7 @@ class Mixture(_WeightedSum):
         return self._round(implicit_root(draws, self._residual(self._cdf(draws).detach())))
 
     def __repr__(self) -> str:
-        return f"Mixture({self._mixture}, {self._component})"
+        return f"Mixture({self.mixture_distribution}, {self.component_distribution})"
 
 
 class Empirical(_WeightedSum):

@@ -16,6 +16,7 @@ from contmax.densities._profile import Profile
 from contmax.densities._region import EllipsoidRegion
 from contmax.densities._scale import Scale, given_scale, scale_of
 from contmax.densities._validation import (
+    Number,
     Samples,
     as_parameters,
     as_samples,
@@ -73,24 +74,20 @@ class MultivariateBetaGaussian(Elliptical):
         self,
         loc: Tensor,
         scale_matrix: Tensor | None = None,
-        alpha: float | Tensor = 2.0,
+        alpha: Number = 2.0,
         *,
         scale_tril: Tensor | None = None,
         precision_matrix: Tensor | None = None,
         scale_diag: Tensor | None = None,
         validate_args: bool | None = None,
     ) -> None:
-        given = {
-            "scale_matrix": scale_matrix,
-            "scale_tril": scale_tril,
-            "precision_matrix": precision_matrix,
-            "scale_diag": scale_diag,
-        }
-        name, raw = given_scale(given)
+        name, raw = given_scale(
+            scale_matrix=scale_matrix, scale_tril=scale_tril, precision_matrix=precision_matrix, scale_diag=scale_diag
+        )
         loc, raw = as_parameters(loc=loc, **{name: raw})
         self._assemble(loc, scale_of(loc, name, raw, validate_args), alpha, validate_args)
 
-    def _assemble(self, loc: Tensor, scale: Scale, alpha: float | Tensor, validate_args: bool | None) -> None:
+    def _assemble(self, loc: Tensor, scale: Scale, alpha: Number, validate_args: bool | None) -> None:
         """Set the attributes, after checks of location and index."""
         require_finite("loc", loc, validate_args)
         batch = broadcast_batch(loc=loc.shape[:-1], scale=scale.batch_shape)
@@ -154,12 +151,13 @@ class MultivariateBetaGaussian(Elliptical):
     @property
     def canonical(self) -> tuple[Float[Tensor, "*batch N"], Float[Tensor, "*batch N N"]]:
         """θ = (Σ⁻¹μ, −½Σ⁻¹), the coefficients of t and ttᵀ in the score."""
-        linear = self._scale.solve(self._wide(self.loc))
-        return self._round(linear), self._of_batch(-0.5 * self._scale.precision(), 2)
+        precision = self._scale.precision()
+        linear = (precision * self._wide(self.loc).unsqueeze(-2)).sum(-1)
+        return self._round(linear), self._of_batch(-0.5 * precision, 2)
 
     @classmethod
     def from_canonical(
-        cls, linear: Tensor, quadratic: Tensor, alpha: float | Tensor = 2.0, *, validate_args: bool | None = None
+        cls, linear: Tensor, quadratic: Tensor, alpha: Number = 2.0, *, validate_args: bool | None = None
     ) -> Self:
         r"""The density of the score :math:`\theta_1^\top t + \operatorname{tr}(\Theta_2 tt^\top)`.
 
@@ -186,7 +184,7 @@ class MultivariateBetaGaussian(Elliptical):
 
     @classmethod
     def from_moments(
-        cls, mean: Tensor, covariance: Tensor, alpha: float | Tensor = 2.0, *, validate_args: bool | None = None
+        cls, mean: Tensor, covariance: Tensor, alpha: Number = 2.0, *, validate_args: bool | None = None
     ) -> Self:
         """The member with this mean and covariance, exactly.
 
@@ -211,7 +209,7 @@ class MultivariateBetaGaussian(Elliptical):
 
     @classmethod
     def from_support(
-        cls, center: Tensor, shape_matrix: Tensor, alpha: float | Tensor = 2.0, *, validate_args: bool | None = None
+        cls, center: Tensor, shape_matrix: Tensor, alpha: Number = 2.0, *, validate_args: bool | None = None
     ) -> Self:
         """The member whose support is the ellipsoid (t−c)ᵀT⁻¹(t−c) ≤ 1.
 
@@ -236,7 +234,7 @@ class MultivariateBetaGaussian(Elliptical):
         return cls._proportional("support", size, alpha, validate_args, center=center, shape_matrix=shape_matrix)
 
     @classmethod
-    def fit(cls, samples: Samples, alpha: float | Tensor = 2.0, *, weights: Tensor | None = None) -> Self:
+    def fit(cls, samples: Samples, alpha: Number = 2.0, *, weights: Tensor | None = None) -> Self:
         """The minimiser of the Fenchel–Young loss: the member with the mean and biased covariance of the samples.
 
         It matches moments, not likelihoods: samples may lie outside of its support, where their density is 0.
@@ -259,10 +257,10 @@ class MultivariateBetaGaussian(Elliptical):
         """
         return cls.from_moments(*weighted_moments(as_samples(samples), weights), alpha)
 
-    def _stretched(self, factor: Tensor, alpha: float | Tensor) -> "MultivariateBetaGaussian":
+    def _stretched(self, factor: Tensor, alpha: Number) -> "MultivariateBetaGaussian":
         return MultivariateBetaGaussian._of_scale(self.loc, self._scale.stretched(factor), alpha)
 
-    def radial_cdf(self, radius: float | Tensor) -> Float[Tensor, "..."]:
+    def radial_cdf(self, radius: Number) -> Float[Tensor, "..."]:
         r"""P(√Δ ≤ r): the mass inside the ellipsoid of Mahalanobis radius r.
 
         Args:
@@ -287,7 +285,7 @@ class MultivariateBetaGaussian(Elliptical):
         return self._round(self._wide(self.loc) + self._scale.stretched(factor).apply(offsets))
 
     @classmethod
-    def _of_scale(cls, loc: Tensor, scale: Scale, alpha: float | Tensor, validate_args: bool | None = None) -> Self:
+    def _of_scale(cls, loc: Tensor, scale: Scale, alpha: Number, validate_args: bool | None = None) -> Self:
         """The density with this scale; the constructor takes the arguments of a scale instead."""
         new = cls.__new__(cls)
         new._assemble(loc, scale, alpha, validate_args)
@@ -298,7 +296,7 @@ class MultivariateBetaGaussian(Elliptical):
         cls,
         adjusted: str,
         size: Callable[[Profile, Tensor], Tensor],
-        alpha: float | Tensor,
+        alpha: Number,
         validate_args: bool | None,
         **given: Tensor,
     ) -> Self:

@@ -38,7 +38,9 @@ class Profile:
         self.alpha = alpha
         self.dim = dim
         self.half = dim / 2
-        self._numbers = None if isinstance(alpha, Tensor) else _number_coefficients(alpha - 1.0, dim)
+        # A tracer does not follow a cache.
+        coefficients = _coefficients if torch.compiler.is_compiling() else _known_coefficients
+        self._numbers = None if isinstance(alpha, Tensor) else coefficients(alpha - 1.0, dim)
 
     @property
     def _gap(self) -> Scalar:
@@ -157,9 +159,8 @@ class Profile:
     def conjugate(self, half_log_det: Tensor) -> Tensor:
         """Ω_α* of the centred score, εΩ_α(p) + A = ((1+εs)A − εs/α)/(α+εs): no two large terms of opposite sign."""
         grown = self._gap * self.half
-        share, shift, margin = (
-            _in_dtype(value, half_log_det) for value in (1 + grown, grown / (1 + self._gap), self._margin())
-        )
+        terms = (1 + grown, grown / (1 + self._gap), self._margin())
+        share, shift, margin = (_in_dtype(term, half_log_det) for term in terms)
         return (share * self.normalizer(half_log_det) - shift) / margin
 
     def entropy(self, half_log_det: Tensor) -> Tensor:
@@ -270,11 +271,6 @@ def _coefficients(gap: Any, dim: int) -> tuple[Any, Any, Any]:
 
 
 _known_coefficients = functools.lru_cache(maxsize=256)(_coefficients)
-
-
-def _number_coefficients(gap: float, dim: int) -> tuple[float, float, float]:
-    """ε, c, w for a number, from a cache; a tracer does not follow one."""
-    return _coefficients(gap, dim) if torch.compiler.is_compiling() else _known_coefficients(gap, dim)
 
 
 def _in_dtype(value: Scalar, like: Tensor) -> Scalar:

@@ -1,22 +1,25 @@
 r"""Supports as sets, all in float64: unions of intervals, ellipsoids and boxes, and how far two of them agree.
 
 In the plane the area that an ellipse shares with another ellipse or with a box has a closed form but for the roots of a
-quartic. Both are seen in coordinates in which the first ellipse is the unit disk. A box is there a parallelogram, and
-by Green's theorem each of its edges adds a triangle and two sectors of the disk. Of a second ellipse the boundary of
-the overlap takes the arcs inside the disk, and of the circle those inside the ellipse. Where the circle crosses the
-ellipse with centre (p, q) and semi-axes a, b along the coordinates is a quartic in disguise,
+quartic. In coordinates in which the first ellipse is the unit disk, the boundary of the other set is divided where it
+crosses the circle. By Green's theorem each piece inside the disk adds a triangle with the origin and what lies beyond
+its chord, and each piece outside a sector of the disk. A crossing in a slightly wrong place changes the sum in second
+order only. The crossings of an ellipse with centre (p, q) and semi-axes a, b along the coordinates are a quartic in
+disguise,
 
-.. math:: g(\theta) = \Big(\frac{\cos\theta-p}a\Big)^2 + \Big(\frac{\sin\theta-q}b\Big)^2 - 1 = 0
+.. math:: g(\theta) = (p + a\cos\theta)^2 + (q + b\sin\theta)^2 - 1 = 0
 
 whose closed form loses all digits near a tangency. Brackets do not. Since
-:math:`\tfrac12 g' = (\tfrac1{b^2}-\tfrac1{a^2})\sin\theta\cos\theta + \tfrac p{a^2}\sin\theta - \tfrac
-q{b^2}\cos\theta`, the quotient :math:`g'/(\sin\theta\cos\theta)` is monotone between the quarters of the circle and the
-two angles with :math:`\tan^3\theta = -qa^2/(pb^2)`: in each of these six intervals g has at most one extremum, between
-these it is monotone, and each root is found by dividing intervals, and one step of Newton's method.
+:math:`\tfrac12 g' = (b^2-a^2)\sin\theta\cos\theta - ap\sin\theta + bq\cos\theta`, the quotient
+:math:`g'/(\sin\theta\cos\theta)` is monotone between the quarters of the ellipse and the two angles with
+:math:`\tan^3\theta = -bq/(ap)`: in each of these six intervals g has at most one extremum, between these it is
+monotone, and each root is found by dividing intervals. An arc between these points is seen from the origin under less
+than a half turn.
 """
 
 import math
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -27,12 +30,8 @@ from contmax.numerics import gauss_legendre, principal_axes, sign_change
 
 # Plane sections of a body: the first number finds the range of the overlap, the second integrates over it.
 _LOOK, _SECTIONS = 32, 48
-# Twelve divisions into five parts lead from a quarter of the circle to 6e-9; then one step of Newton's method suffices.
-_PARTS, _ROUNDS = 5, 12
-# Boundaries closer than this, relative to their size, count once, as the boundary of the first set.
-_COINCIDENT = 1e-11
-# Shares of the disk up to this are rounding errors.
-_ROUNDING = 1e-15
+# Areas of parts of the unit disk up to this are rounding errors.
+_ROUNDING = 1e-14
 
 
 @dataclass(frozen=True)
@@ -230,13 +229,26 @@ def _plane_overlap(ellipse: EllipsoidRegion, other: EllipsoidRegion | BoxRegion)
     """The area of the intersection, to about 1e-10 of the larger of the two areas, for bounded sets."""
     area, other_area = ellipse.volume(), other.volume()
     empty = (area <= 0) | (other_area <= 0)
-    ellipse = _or_disk(ellipse, empty)
-    if isinstance(other, BoxRegion):
-        share = _disk_and_box(ellipse, other)
-    else:
-        share = _disk_and_ellipse(ellipse, _or_disk(other, empty))
+    disk = _or_disk(ellipse, empty)
+    pieces = _box_in(disk, other) if isinstance(other, BoxRegion) else _ellipse_in(disk, _or_disk(other, empty))
+    start, stop = pieces.ends[..., :-1, :], pieces.ends[..., 1:, :]
+    cross, dot = _cross(start, stop), (start * stop).sum(-1)
+    inside = pieces.middles.square().sum(-1) <= 1
+    share = 0.5 * torch.where(inside, cross + pieces.bulges, torch.atan2(cross, dot)).sum(-1)
     share = torch.where(share > _ROUNDING, share / math.pi, 0.0).clamp(max=1)
-    return torch.where(empty, 0.0, torch.minimum(area * share, other_area))
+    # The area of a small set inside the disk would be lost in the rounding of the triangles.
+    shared = torch.where(inside.all(-1), other_area, area * share)
+    return torch.where(empty, 0.0, torch.minimum(torch.minimum(shared, area), other_area))
+
+
+class _Pieces(NamedTuple):
+    """The boundary of a set in m pieces, none of which crosses the unit circle, where an ellipse is the unit disk."""
+
+    ends: Float[Tensor, "*batch n 2"]
+    """The m + 1 points between which they lie, counterclockwise; the last is the first."""
+    middles: Float[Tensor, "*batch m 2"]
+    bulges: Float[Tensor, "*batch m"]
+    """Twice the area between each piece and its chord."""
 
 
 def _or_disk(ellipse: EllipsoidRegion, empty: Tensor) -> EllipsoidRegion:
@@ -253,118 +265,68 @@ def _whitened(ellipse: EllipsoidRegion, offset: Float[Tensor, "... 2"]) -> Float
     return torch.stack([first, (offset[..., 1] - factor[..., 1, 0] * first) / factor[..., 1, 1]], -1)
 
 
-def _disk_and_box(ellipse: EllipsoidRegion, box: BoxRegion) -> Tensor:
-    """The area of the overlap, in units in which the ellipse is the unit disk."""
-    offset, half = box.center - ellipse.center, box.half.clamp(min=0)
-    corners = [torch.stack([x * half[..., 0], y * half[..., 1]], -1) for x, y in ((-1, -1), (1, -1), (1, 1), (-1, 1))]
-    white = [_whitened(ellipse, offset + corner) for corner in corners]
-    area = torch.zeros_like(white[0][..., 0])
-    inside = torch.ones_like(area, dtype=torch.bool)
-    for start, stop in zip(white, white[1:] + white[:1], strict=True):
-        area = area + _edge(start, stop)
-        inside = inside & (start.square().sum(-1) <= 1)
-    # The area of a small box inside the disk would be lost in the rounding of the triangles.
-    scale = ellipse.factor[..., 0, 0] * ellipse.factor[..., 1, 1]
-    return torch.where(inside, (box.volume() / scale).clamp(min=2 * _ROUNDING), area)
-
-
-def _edge(start: Tensor, stop: Tensor) -> Tensor:
-    """The signed area that the unit disk shares with the triangle of the origin and an edge."""
-    along = stop - start
-    length, shift = along.square().sum(-1), (start * along).sum(-1)
-    alive = length > 0
-    length = torch.where(alive, length, 1.0)
-    # Squared distance of the line from the origin; no digits cancel in a cross product.
-    distance = _cross(start, stop).square() / length
-    root = (length * (1 - distance)).clamp(min=0).sqrt()
-    enter, leave = ((-shift + sign * root) / length for sign in (-1, 1))
-    first, last = (start + s.clamp(0, 1).unsqueeze(-1) * along for s in (enter, leave))
-    through = _sector(start, first) + 0.5 * _cross(first, last) + _sector(last, stop)
-    return torch.where(alive, torch.where(distance < 1, through, _sector(start, stop)), 0.0)
-
-
 def _cross(first: Tensor, second: Tensor) -> Tensor:
     return first[..., 0] * second[..., 1] - first[..., 1] * second[..., 0]
 
 
-def _sector(first: Tensor, second: Tensor) -> Tensor:
-    """The area of the sector of the unit disk between two directions."""
-    return 0.5 * torch.atan2(_cross(first, second), (first * second).sum(-1))
+def _box_in(disk: EllipsoidRegion, box: BoxRegion) -> _Pieces:
+    """Three pieces of each edge: before, in and after the disk."""
+    offset, half = box.center - disk.center, box.half.clamp(min=0)
+    corners = [torch.stack([x * half[..., 0], y * half[..., 1]], -1) for x, y in ((-1, -1), (1, -1), (1, 1), (-1, 1))]
+    white = [_whitened(disk, offset + corner) for corner in corners]
+    points = []
+    for start, stop in zip(white, white[1:] + white[:1], strict=True):
+        along = stop - start
+        length, shift = along.square().sum(-1), (start * along).sum(-1)
+        length = torch.where(length > 0, length, 1.0)
+        # Squared distance of the line from the origin; no digits cancel in a cross product.
+        distance = _cross(start, stop).square() / length
+        root = (length * (1 - distance)).clamp(min=0).sqrt()
+        enter, leave = (((-shift + sign * root) / length).clamp(0, 1).unsqueeze(-1) for sign in (-1, 1))
+        points += [start, start + enter * along, start + leave * along]
+    ends = torch.stack([*points, white[0]], -2)
+    middles = 0.5 * (ends[..., :-1, :] + ends[..., 1:, :])
+    return _Pieces(ends, middles, torch.zeros_like(middles[..., 0]))
 
 
-def _disk_and_ellipse(disk: EllipsoidRegion, other: EllipsoidRegion) -> Tensor:
-    """The area of the overlap, in units in which the first ellipse is the unit disk."""
+def _ellipse_in(disk: EllipsoidRegion, other: EllipsoidRegion) -> _Pieces:
+    """Arcs between the points at which the distance from the origin is one or has an extremum."""
     factor = torch.stack([_whitened(disk, column) for column in other.factor.unbind(-1)], -1)
     offset = _whitened(disk, other.center - disk.center)
     turned = factor @ principal_axes(factor)
-    axes = torch.linalg.vector_norm(turned, dim=-2)
+    axes: Tensor = torch.linalg.vector_norm(turned, dim=-2)
     center = ((turned / axes.unsqueeze(-2)).mT @ offset.unsqueeze(-1)).squeeze(-1)
-    on_circle = _arcs_inside(axes, center, _COINCIDENT)
-    on_ellipse = _arcs_inside(1 / axes, -center / axes, -_COINCIDENT)
-    circle, ellipse = (arcs[1] - arcs[0] for arcs in (on_circle, on_ellipse))
-    start, stop = (
-        torch.cat([_unit(on_circle[i]), center.unsqueeze(-2) + axes.unsqueeze(-2) * _unit(on_ellipse[i])], -2)
-        for i in (0, 1)
-    )
-    width = torch.cat([circle, ellipse], -1)
-    # Triangles get a corner in the middle of the overlap: ends of arcs that should meet miss each other slightly.
-    total = width.sum(-1)[..., None, None]
-    middle = (width.unsqueeze(-1) * 0.5 * (start + stop)).sum(-2, keepdim=True) / torch.where(total > 0, total, 1.0)
-    product = axes.prod(-1)
-    bulge = torch.cat([_less_sine(circle), product.unsqueeze(-1) * _less_sine(ellipse)], -1)
-    area = 0.5 * (_cross(start - middle, stop - middle) + bulge).sum(-1)
-    # The area of a small ellipse inside the disk would be lost in the rounding of the triangles.
-    swallowed = (circle.sum(-1) == 0) & (ellipse.sum(-1) > 2 * math.pi - 1e-9)
-    return torch.where(swallowed, (math.pi * product).clamp(min=2 * _ROUNDING), area)
+    # Relative to the larger axis, whose square might overflow.
+    ratio = axes / axes[..., :1]
+    pull, bend = ratio * center / axes[..., :1], ratio[..., 1:].square() - 1
+
+    def on_ellipse(angle: Tensor) -> Tensor:
+        return center.unsqueeze(-2) + axes.unsqueeze(-2) * _unit(angle)
+
+    def excess(angle: Tensor) -> Tensor:
+        return on_ellipse(angle).square().sum(-1) - 1
+
+    def slope(angle: Tensor) -> Tensor:
+        x, y = _unit(angle).unbind(-1)
+        return bend * x * y + pull[..., 1:] * x - pull[..., :1] * y
+
+    ends = _between_extrema(pull)
+    for function in (slope, excess):
+        start, stop = ends[..., :-1], ends[..., 1:]
+        ends = torch.cat([ends, sign_change(function, start, stop, function(start) < 0)], -1).sort(-1).values
+    steps = ends.diff(dim=-1)
+    bulges = axes.prod(-1, keepdim=True) * (steps - steps.sin())
+    return _Pieces(on_ellipse(ends), on_ellipse(ends[..., :-1] + 0.5 * steps), bulges)
 
 
 def _unit(angle: Tensor) -> Tensor:
-    return torch.stack([angle.cos(), angle.sin()], -1)
-
-
-def _less_sine(angle: Tensor) -> Tensor:
-    """x − sin x, of small angles by its series."""
-    square = angle.square()
-    series = 1 / 6 - square * (1 / 120 - square * (1 / 5040 - square * (1 / 362880 - square / 39916800)))
-    return torch.where(angle < 0.5, angle * square * series, angle - angle.sin())
-
-
-def _arcs_inside(axes: Float[Tensor, "*batch 2"], center: Float[Tensor, "*batch 2"], slack: float) -> list[Tensor]:
-    """Arcs of the unit circle with g ≤ slack: starts and stops, ``(*batch, 12)`` each; some arcs have no length."""
-    # Weights relative to the larger of 1/a² and 1/b², whose squares might overflow.
-    weight = (axes.amin(-1, keepdim=True) / axes).square()
-    pull = weight * center
-
-    def excess(angle: Tensor) -> Tensor:
-        square = ((_unit(angle) - center.unsqueeze(-2)) / axes.unsqueeze(-2)).square()
-        return square.sum(-1) - (1 + slack)
-
-    def slope(angle: Tensor) -> Tensor:
-        x, y = angle.cos(), angle.sin()
-        bend = (weight[..., 1] - weight[..., 0]).unsqueeze(-1)
-        return bend * x * y + pull[..., :1] * y - pull[..., 1:] * x
-
-    ends = _between_extrema(pull)
-    start, stop = ends[..., :-1], ends[..., 1:]
-    extrema = sign_change(slope, start, stop, slope(start) < 0, parts=_PARTS, rounds=_ROUNDS)
-    ends = torch.cat([ends, extrema], -1).sort(-1).values
-    start, stop = ends[..., :-1], ends[..., 1:]
-    before = excess(start)
-    in_first, in_last = before <= 0, excess(stop) <= 0
-    root = sign_change(excess, start, stop, before < 0, parts=_PARTS, rounds=_ROUNDS)
-    # A step of Newton's method, unless it is longer than the interval that the search has left.
-    steepness = 2 * slope(root) / axes.amin(-1, keepdim=True).square()
-    step = excess(root) / torch.where(steepness == 0, 1.0, steepness)
-    root = torch.where((steepness != 0) & (step.abs() < 1e-8), root - step, root)
-    root = torch.maximum(start, torch.minimum(stop, root))
-    return [
-        torch.where(in_first, start, torch.where(in_last, root, start)),
-        torch.where(in_first, torch.where(in_last, stop, root), torch.where(in_last, stop, start)),
-    ]
+    """The point of the unit circle, exactly on an axis at a multiple of π/2: rounding would turn the slope there."""
+    point = torch.stack([angle.cos(), angle.sin()], -1)
+    return torch.where(point.abs() < 4e-16, 0.0, point)
 
 
 def _between_extrema(pull: Float[Tensor, "*batch 2"]) -> Float[Tensor, "*batch 7"]:
-    """Angles from 0 to 2π between which g has at most one extremum: the quarters, and tan³θ = −(q/b²)/(p/a²)."""
+    """Angles from 0 to 2π between which g has at most one extremum: the quarters, and tan³θ = −bq/ap."""
     roots = pull.sign() * pull.abs() ** (1 / 3)
     bend = torch.atan2(-roots[..., 1], roots[..., 0]).remainder(math.pi)
     quarters = torch.arange(5, dtype=pull.dtype, device=pull.device) * (math.pi / 2)

@@ -86,10 +86,6 @@ class Scale:
         """The diagonal of Σ."""
         return self._factor.square().sum(-1)
 
-    def solve(self, vector: Float[Tensor, "*shape N"]) -> Float[Tensor, "... N"]:
-        """Σ⁻¹b."""
-        return torch.cholesky_solve(vector.unsqueeze(-1), self._factor).squeeze(-1)
-
     def stretched(self, factor: Float[Tensor, "*batch"]) -> Self:
         """The scale of factor²·Σ."""
         return type(self)(factor.reshape(factor.shape + (1,) * self._axes) * self._factor)
@@ -126,11 +122,8 @@ class DiagonalScale(Scale):
     def diagonal(self) -> Tensor:
         return self._factor.square()
 
-    def solve(self, vector: Tensor) -> Tensor:
-        return vector / self.diagonal()
 
-
-def given_scale(given: dict[str, Tensor | None]) -> tuple[str, Tensor]:
+def given_scale(**given: Tensor | None) -> tuple[str, Tensor]:
     """Name and value of the only argument that is not None."""
     found = [(name, value) for name, value in given.items() if value is not None]
     if len(found) != 1:
@@ -140,14 +133,9 @@ def given_scale(given: dict[str, Tensor | None]) -> tuple[str, Tensor]:
 
 
 def scale_of(loc: Tensor, name: str, raw: Tensor, validate_args: bool | None, *, kind: str | None = None) -> Scale:
-    """The scale of a density at a location, from the value of an argument.
+    """The scale of a density at a location from ``raw``, the argument called ``name``; unchecked, no scale gives NaN.
 
-    Args:
-        loc: location, ``(*batch, N)``.
-        name: how messages call the argument.
-        raw: its value. Where values are not checked, one that is no scale gives NaN.
-        validate_args: as for the density.
-        kind: ``scale_diag``, ``scale_tril`` or ``precision_matrix``; another name means Σ. By default the name.
+    The kind, by default the name, is ``scale_diag``, ``scale_tril`` or ``precision_matrix``; another means Σ.
     """
     if loc.ndim < 1 or not loc.shape[-1]:
         raise ValueError(f"loc must be at least one-dimensional; got shape {tuple(loc.shape)}. Pass shape (..., N).")
@@ -214,11 +202,8 @@ def relative_excess(scale: Scale, other: Scale) -> tuple[Tensor, Tensor]:
     r"""Σφ(d) with φ(x) = x − ln(1+x), and Σln(1+d), over the eigenvalues 1 + d of Σ⁻¹Σ'.
 
     With Σ = LLᵀ and :math:`K = L^{-1}(L' - L)`, which has all its digits where the two scales nearly agree, they are
-    :math:`\|K\|_F^2 + 2\sum_i\phi(K_{ii})` and :math:`2\sum_i\ln(1+K_{ii})`: no eigenvalue is computed.
-
-    Args:
-        scale: Σ, in float64.
-        other: Σ', in float64.
+    :math:`\|K\|_F^2 + 2\sum_i\phi(K_{ii})` and :math:`2\sum_i\ln(1+K_{ii})`: no eigenvalue is computed. Both are in
+    float64.
     """
     if isinstance(scale, DiagonalScale) and isinstance(other, DiagonalScale):
         squares = scale.mahalanobis_sq(other.pivots - scale.pivots)

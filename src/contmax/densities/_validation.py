@@ -11,6 +11,7 @@ from torch import Tensor
 from contmax._eager import is_eager_cpu, is_exporting_to_onnx
 from contmax._precision import common_dtype, in_dtype
 
+Number = float | Tensor
 Samples = Tensor | np.ndarray | Sequence[Any]
 
 
@@ -26,7 +27,7 @@ def checks_values(validate_args: bool | None, *parameters: Tensor) -> bool:
     return all(is_eager_cpu(parameter) for parameter in parameters)
 
 
-def as_parameters(**given: float | int | Tensor) -> list[Tensor]:
+def as_parameters(**given: Number) -> list[Tensor]:
     """The parameters as floating-point tensors of one dtype; numbers join the dtype and device of the tensors."""
     tensors = [value for value in given.values() if isinstance(value, Tensor)]
     first = tensors[0].dtype if tensors else torch.bool
@@ -100,7 +101,7 @@ def require_broadcastable(name: str, shape: tuple[int, ...], batch_shape: torch.
         ) from None
 
 
-def as_index(alpha: float | int | Tensor, dim: int, validate_args: bool | None) -> float | Tensor:
+def as_index(alpha: Number, dim: int, validate_args: bool | None) -> Number:
     """α as a Python float or a floating-point tensor, within the range where the density exists in N dimensions."""
     if isinstance(alpha, Tensor):
         if alpha.is_complex() or alpha.dtype == torch.bool:
@@ -111,31 +112,29 @@ def as_index(alpha: float | int | Tensor, dim: int, validate_args: bool | None) 
                 "Export an attention with the number: alpha=float(attention.alpha) and the same state dict otherwise."
             )
         alpha = alpha if alpha.is_floating_point() else alpha.to(torch.get_default_dtype())
-        if alpha.numel() and checks_values(validate_args, alpha):
-            if not bool(torch.isfinite(alpha).all()):
-                raise ValueError(
-                    "alpha must be finite in a tensor; got NaN or infinity. Pass alpha=math.inf as a float instead."
-                )
-            _require_above_bound(float(alpha.detach().min()), "min ", dim)
-        return alpha
-    if isinstance(alpha, bool) or not isinstance(alpha, float | int):
+        if not alpha.numel() or not checks_values(validate_args, alpha):
+            return alpha
+        if not bool(torch.isfinite(alpha).all()):
+            raise ValueError(
+                "alpha must be finite in a tensor; got NaN or infinity. Pass alpha=math.inf as a float instead."
+            )
+        which, lowest = "min ", float(alpha.detach().min())
+    elif isinstance(alpha, bool) or not isinstance(alpha, float | int):
         raise TypeError(f"alpha must be a number or a tensor; got {type(alpha).__name__}. Pass for example alpha=2.0.")
-    # α chooses formulas, so a compiled program must hold it as a constant: math.ldexp makes the tracer read its value.
-    value = math.ldexp(alpha, 0)
-    _require_above_bound(value, "", dim)
-    return value
-
-
-def _require_above_bound(alpha: float, which: str, dim: int) -> None:
+    else:
+        # α chooses formulas, so a compiled program must hold it as a constant: math.ldexp makes the tracer read it.
+        alpha = lowest = math.ldexp(alpha, 0)
+        which = ""
     bound = dim / (dim + 2)
-    if math.isnan(alpha):
+    if math.isnan(lowest):
         raise ValueError(f"alpha must be a number; got nan. Pass alpha > {bound:.6g}, for example 2.0.")
-    if not alpha > bound:
+    if not lowest > bound:
         raise ValueError(
             f"alpha must exceed N/(N+2) = {bound:.6g} in N = {dim} dimension{'s' if dim > 1 else ''}; got {which}"
-            f"{alpha:.6g}, where variance and negentropy are infinite. Pass a larger alpha; 1 is the Gaussian, 2 the "
+            f"{lowest:.6g}, where variance and negentropy are infinite. Pass a larger alpha; 1 is the Gaussian, 2 the "
             "parabola."
         )
+    return alpha
 
 
 def as_samples(samples: Samples) -> Tensor:

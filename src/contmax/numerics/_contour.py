@@ -29,10 +29,6 @@ class Complex:
     Operators take complex operands and numbers; real tensors go through `shifted` and `scaled`, since torch.compile
     does not see through an operator between a tensor and an object.
 
-    Args:
-        re: real part x.
-        im: imaginary part y.
-
     Example:
         >>> z = Complex(torch.tensor(0.0), torch.tensor(2.0))
         >>> (z * z).re, z.log().im
@@ -126,13 +122,7 @@ DOUBLE = Hyperbola(40, 3.9, 1.4)
 
 
 def hyperbola_nodes(rule: Hyperbola, device: torch.device) -> tuple[Float[Tensor, " nodes"], Float[Tensor, " nodes"]]:
-    """sinh u and cosh u at the nodes of the upper half, float64, made once per device.
-
-    Example:
-        >>> rise, run = hyperbola_nodes(SINGLE, torch.device("cpu"))
-        >>> bool(torch.allclose(run * run - rise * rise, torch.ones(12).double()))
-        True
-    """
+    """sinh u and cosh u at the nodes of the upper half, float64, made once per device."""
     rise, run = (device_table(f"{kind}_{rule.end}", rule.nodes, device) for kind in ("sinh", "cosh"))
     return rise, run
 
@@ -167,9 +157,6 @@ def saddle_path(
         curvature: s₀² h''(s₀) > 0.
         third: −s₀³ h'''(s₀) ≥ 0.
         rule: how many nodes, and how far.
-
-    Returns:
-        One path for each saddle point.
 
     Example:
         >>> import math

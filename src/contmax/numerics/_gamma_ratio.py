@@ -30,14 +30,7 @@ def log_gamma_ratio(gap: float, dim: int) -> float: ...
 @overload
 def log_gamma_ratio(gap: Tensor, dim: int) -> Tensor: ...
 def log_gamma_ratio(gap: Scalar, dim: int) -> Scalar:
-    r"""G_N(ε): the logarithm of the gamma ratio in the normaliser of a β-Gaussian.
-
-    Args:
-        gap: ε = α − 1, a finite number or a float64 tensor; ε > −2/N.
-        dim: N, the dimension.
-
-    Returns:
-        A number for a number, a tensor of the same shape for a tensor; differentiable to any order, through ε = 0.
+    """G_N(ε) for a finite ε = α − 1 > −2/N, a number or a float64 tensor; differentiable to any order, through ε = 0.
 
     Example:
         >>> log_gamma_ratio(1.0, dim=2) == math.log(2)
@@ -55,13 +48,6 @@ def log_gamma_ratio_slope(gap: float, dim: int) -> float: ...
 def log_gamma_ratio_slope(gap: Tensor, dim: int) -> Tensor: ...
 def log_gamma_ratio_slope(gap: Scalar, dim: int) -> Scalar:
     r"""Derivative of :func:`log_gamma_ratio`, :math:`G_N' = k[\tfrac N2 - k(\psi(k+1+\tfrac N2) - \psi(k+1))]`.
-
-    Args:
-        gap: ε = α − 1, a finite number or a float64 tensor; ε > −2/N.
-        dim: N, the dimension.
-
-    Returns:
-        A number for a number, a tensor of the same shape for a tensor.
 
     Example:
         >>> log_gamma_ratio_slope(0.0, dim=2)

@@ -39,12 +39,7 @@ def graded_rule(count: int, device: torch.device, power: int = 4) -> tuple[Float
 
     Gauss–Legendre in u after the substitution :math:`x = \phi(u) = \int_0^u (s(1-s))^{m-1}\,ds / B(m, m)`, which
     turns :math:`x^k dx` into :math:`u^{mk+m-1} du`. With m = 4 and 20 nodes :math:`\int x^k` has a relative error of
-    3e-10 at k = 1/9 and below 1e-14 for ½ ≤ k ≤ 4. A smaller m spares more nodes for the middle.
-
-    Args:
-        count: number of nodes.
-        device: where the tables are to be.
-        power: m, 2 or 4.
+    3e-10 at k = 1/9 and below 1e-14 for ½ ≤ k ≤ 4. A smaller m (``power``, 2 or 4) spares more nodes for the middle.
 
     Example:
         >>> nodes, weights = graded_rule(20, torch.device("cpu"))
@@ -117,16 +112,10 @@ def legendre_basis(x: Float[Tensor, "..."], count: int) -> Float[Tensor, "... n"
 
 
 def float64_of(value: Tensor | float, like: Tensor) -> Tensor:
-    """A tensor in float64, or a number as one of shape () where `like` is.
-
-    ``torch.full`` fills on the device; ``torch.tensor`` would copy the number to it and wait.
-
-    Example:
-        >>> float64_of(0.5, torch.zeros(3))
-        tensor(0.5000, dtype=torch.float64)
-    """
+    """A tensor in float64, or a number as one of shape () where `like` is."""
     if isinstance(value, Tensor):
         return value if value.dtype == torch.float64 else value.double()
+    # torch.tensor would copy the number to the device and wait.
     return torch.full((), value, dtype=torch.float64, device=like.device)
 
 

@@ -46,17 +46,16 @@ _SERIES_MAX = 0.05
 def radial_shares(
     radius: Float[Tensor, "..."], gap: Float[Tensor, "..."], dim: int, *, log_gamma: Tensor | None = None
 ) -> tuple[Float[Tensor, "..."], Float[Tensor, "..."]]:
-    r"""P(‖t‖ ≤ r) and P(‖t‖ > r) for the standard β-Gaussian in N dimensions.
+    """P(‖t‖ ≤ r) and P(‖t‖ > r) for the standard β-Gaussian in N dimensions.
+
+    They sum to one, each is accurate where it is the smaller, and both are differentiable in the radius and in ε,
+    through ε = 0 and at r = 0. Outside the support they are 1 and 0 with zero gradient.
 
     Args:
         radius: r ≥ 0, float64.
         gap: ε = α − 1 > −2/(N+2), float64.
         dim: N.
         log_gamma: ``log_gamma_ratio(gap, dim)``, where it is known already.
-
-    Returns:
-        Two tensors of the broadcast shape that sum to one, each accurate where it is the smaller; differentiable in
-        the radius and in ε, through ε = 0 and at r = 0. Outside the support 1 and 0 with zero gradient.
 
     Example:
         >>> inner, outer = radial_shares(torch.tensor(1.0).double(), torch.tensor(0.0).double(), dim=1)
@@ -83,10 +82,7 @@ def radial_shares(
 def radial_density(
     radius: Float[Tensor, "..."], gap: Float[Tensor, "..."], dim: int, *, log_gamma: Tensor | None = None
 ) -> Float[Tensor, "..."]:
-    r"""Density of the radius, :math:`\propto r^{N-1}[1-\varepsilon r^2/2]_+^{1/\varepsilon}`.
-
-    Arguments as :func:`radial_shares`.
-    """
+    r"""Density of the radius, :math:`\propto r^{N-1}[1-\varepsilon r^2/2]_+^{1/\varepsilon}`."""
     log_gamma = log_gamma_ratio(gap, dim) if log_gamma is None else log_gamma
     u = 0.5 * radius.square()
     outside = gap * u >= 1
@@ -97,14 +93,7 @@ def radial_density(
 
 
 def radial_quantile(tail: Float[Tensor, "..."], gap: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-    r"""The radius beyond which lies a given share of the standard β-Gaussian on the line.
-
-    Args:
-        tail: P(|t| > r) in (0, 1], float64.
-        gap: ε = α − 1 > −2/3, float64.
-
-    Returns:
-        r, differentiable in both.
+    """The radius r with P(|t| > r) ∈ (0, 1] equal to ``tail`` for the standard β-Gaussian on the line, ε > −2/3.
 
     Example:
         >>> round(radial_quantile(torch.tensor(0.05).double(), torch.tensor(0.0).double()).item(), 4)
@@ -186,15 +175,8 @@ def _smaller_tail(
 ) -> tuple[Tensor, Tensor]:
     """Whether the integral below y is the smaller one, and ∫ factor·e^{h − h(y)} d ln y over the smaller one.
 
-    Args:
-        y: end of the interval, y > 0, float64.
-        a: exponent a > 0.
-        c: curvature c, with c(a−1) > −1.
-        ratio: computes :func:`_log_ratio`.
-        factor: a function of node and c, multiplied with the integrand; 1 by default.
-
-    Returns:
-        Both of the shape of y; the integral is differentiable in y and c.
+    ``ratio`` computes :func:`_log_ratio`. The factor, 1 by default, is a function of node and c. The integral is
+    differentiable in y > 0 and in c with c(a−1) > −1.
     """
     is_lower, width, reach = _extent(y.detach(), a, c.detach())
     shape = torch.broadcast_shapes(y.shape, c.shape)
@@ -241,17 +223,10 @@ def _rule(first: int, last: int, like: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _half_line_shares(y: Tensor, a: float, c: Tensor, log_total: Tensor) -> tuple[Tensor, Tensor]:
-    """The shares of the integral below and above y, each accurate where it is the smaller one.
+    """The shares of the integral below and above y > 0, each accurate where it is the smaller one.
 
-    Args:
-        y: where the integral is divided, y > 0, float64.
-        a: exponent a > 0.
-        c: curvature c, with c(a−1) > −1.
-        log_total: logarithm of the integral from 0 to ∞.
-
-    Returns:
-        Two tensors that sum to one; differentiable to any order in y and c, if ``log_total`` is the function of c that
-        it claims to be.
+    ``log_total`` is the logarithm of the integral from 0 to ∞; if it is differentiable in c, the shares are
+    differentiable to any order in y and c.
     """
     if a == 1:
         # In the plane the integrand is e^{−y} for every c, and its integral is one.

@@ -1,6 +1,7 @@
 """Solvers that never wait for a device: roots of increasing functions, factorisations, principal axes."""
 
 from collections.abc import Callable
+from itertools import combinations
 
 import torch
 from torch import Tensor
@@ -12,6 +13,8 @@ Residual = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 # Newton needs about 8 steps; a function on which every Newton step fails is bisected to float64 in 60.
 _STEPS = 60
+# Into how many parts `sign_change` divides an interval, and how often.
+_PARTS, _ROUNDS = 17, 8
 # Jacobi's method converges quadratically: for a few dimensions five or six sweeps reach working precision.
 _SWEEPS = 8
 
@@ -21,8 +24,8 @@ def monotone_root(
 ) -> Float[Tensor, "..."]:
     """The root of an increasing function in a bracket, to about nine digits; :func:`implicit_root` adds the others.
 
-    On eager CPU tensors Newton steps that may not leave the bracket, until none is longer than the tolerance. Elsewhere
-    (on a device, under torch.compile or torch.func) :func:`sign_change`.
+    On eager CPU tensors Newton's method: where a step leaves the bracket or does not halve the last one, it bisects.
+    Elsewhere (on a device, under torch.compile or torch.func) :func:`sign_change`.
 
     Args:
         residual: x ↦ (f(x), f′(x)), element by element, f increasing; x may come with a further leading dimension.
@@ -30,84 +33,54 @@ def monotone_root(
         high: upper ends, where f ≥ 0.
         tolerance: stop when no Newton step exceeds this times 1 + |x|.
 
-    Returns:
-        The roots, without gradient.
-
     Example:
         >>> monotone_root(lambda x: (x**3 - 8, 3 * x**2), torch.tensor(0.0), torch.tensor(100.0))
         tensor(2.)
     """
     with torch.no_grad():
         low, high = torch.broadcast_tensors(low.detach(), high.detach())
-        if is_eager_cpu(low + high):
-            return _newton(residual, low, high, tolerance)
-        return sign_change(lambda x: residual(x)[0], low, high, True)
-
-
-def _newton(residual: Residual, low: Tensor, high: Tensor, tolerance: float) -> Tensor:
-    """Newton where a step falls inside the bracket and the step before it at least halved, else bisection."""
-    x = 0.5 * (low + high)
-    step = high - low
-    for _ in range(_STEPS):
-        value, slope = residual(x)
-        low, high = torch.where(value < 0, x, low), torch.where(value < 0, high, x)
-        newton = x - _step(value, slope)
-        trusted = (newton > low) & (newton < high) & (2 * (newton - x).abs() <= step.abs())
-        new = torch.where(value == 0, x, torch.where(trusted, newton, 0.5 * (low + high)))
-        step, x = new - x, new
-        if is_eager_cpu(x) and not bool((step.abs() > tolerance * (1 + x.abs())).any()):
-            break
-    return x
+        x, step = 0.5 * (low + high), high - low
+        if not is_eager_cpu(x):
+            return sign_change(lambda x: residual(x)[0], low, high, True)
+        for _ in range(_STEPS):
+            value, slope = residual(x)
+            low, high = torch.where(value < 0, x, low), torch.where(value < 0, high, x)
+            newton = x - _step(value, slope)
+            trusted = (newton > low) & (newton < high) & (2 * (newton - x).abs() <= step.abs())
+            new = torch.where(value == 0, x, torch.where(trusted, newton, 0.5 * (low + high)))
+            step, x = new - x, new
+            if is_eager_cpu(x) and not bool((step.abs() > tolerance * (1 + x.abs())).any()):
+                break
+        return x
 
 
 def sign_change(
-    function: Callable[[Tensor], Tensor],
-    low: Tensor,
-    high: Tensor,
-    begins_negative: Tensor | bool,
-    *,
-    parts: int = 17,
-    rounds: int = 8,
+    function: Callable[[Tensor], Tensor], low: Tensor, high: Tensor, begins_negative: Tensor | bool
 ) -> Tensor:
     """Where a function first changes its sign in an interval; the upper end if it does not.
 
-    Each of a fixed number of rounds divides the interval into equal parts and keeps the first in which the sign
-    changes: nothing waits for a device, and a traced program stays short. By default the interval shrinks by 7e9; the
-    two Newton steps of :func:`implicit_root` do the rest.
-
-    Args:
-        function: element by element; its argument has a further leading dimension.
-        low: lower end.
-        high: upper end.
-        begins_negative: whether the function is negative at the lower end.
-        parts: the number of parts.
-        rounds: the number of rounds.
+    Each round divides the interval into equal parts and keeps the first in which the sign changes: nothing waits for a
+    device, and a traced program stays short. The interval shrinks by 7e9; the two Newton steps of
+    :func:`implicit_root` do the rest. The argument of the function has a further leading dimension.
 
     Example:
         >>> sign_change(lambda x: x**2 - 2, torch.tensor(0.0), torch.tensor(2.0), True)
         tensor(1.4142)
     """
-    share = torch.arange(1, parts, dtype=low.dtype, device=low.device) / parts
+    share = torch.arange(1, _PARTS, dtype=low.dtype, device=low.device) / _PARTS
     share = share.reshape(-1, *(1 for _ in low.shape))
-    for _ in range(rounds):
+    for _ in range(_ROUNDS):
         width = high - low
         before = ((function(low + width * share) < 0) == begins_negative).to(low.dtype).cumprod(0).sum(0)
-        low, high = low + width * (before / parts), low + width * ((before + 1) / parts)
+        low, high = low + width * (before / _PARTS), low + width * ((before + 1) / _PARTS)
     return 0.5 * (low + high)
 
 
 def implicit_root(root: Float[Tensor, "..."], residual: Residual) -> Float[Tensor, "..."]:
-    """The root as a differentiable function of whatever ``residual`` depends on.
+    """The root, known to about nine digits, as a differentiable function of whatever ``residual`` depends on.
 
     Each Newton step at a root doubles the number of derivatives that are right, so the two taken here give the first,
-    the second and the third; none of them is a derivative through the search.
-
-    Args:
-        root: x with f(x) = 0, to about nine digits; its own gradient is dropped.
-        residual: x ↦ (f(x), f′(x)), differentiable in its parameters.
-
-    Returns:
-        The root, to working precision.
+    the second and the third, and all digits; none of them is a derivative through the search.
 
     Example:
         >>> a = torch.tensor(4.0, requires_grad=True)
@@ -129,10 +102,6 @@ def eliminated(matrix: Tensor, right: Tensor) -> Tensor:
     """A⁻¹B for positive definite A by Gauss–Jordan elimination, one rank-one update for each of the K rows.
 
     The diagonal is scaled to one beforehand, so that no pivot is above one and rounding is that of a Cholesky factor.
-
-    Args:
-        matrix: A, (*batch, K, K), symmetric and positive definite.
-        right: B, (*batch, K, M).
 
     Example:
         >>> eliminated(torch.tensor([[4.0, 2.0], [2.0, 5.0]]), torch.tensor([[2.0], [-3.0]]))
@@ -156,9 +125,6 @@ def eliminated(matrix: Tensor, right: Tensor) -> Tensor:
 def factored(matrix: Tensor) -> Tensor:
     """L of A = LLᵀ, column by column; NaN where A is not positive definite.
 
-    Args:
-        matrix: A, (*batch, N, N), symmetric.
-
     Example:
         >>> factored(torch.tensor([[4.0, 2.0], [2.0, 5.0]]))
         tensor([[2., 0.],
@@ -175,17 +141,12 @@ def factored(matrix: Tensor) -> Tensor:
 
 
 def principal_axes(factor: Float[Tensor, "*batch N N"]) -> Float[Tensor, "*batch N N"]:
-    r"""V, orthogonal, such that the columns of FV are orthogonal and descend in length.
+    r"""V, orthogonal and without gradient, such that the columns of FV are orthogonal and descend in length.
 
     The columns of FV are the semi-axes of the ellipsoid :math:`\{Fu : \|u\| \le 1\}`, and their lengths the singular
     values of F. One-sided Jacobi rotations find them to high relative accuracy, the short ones of a needle too, where
-    the eigenvalues of FFᵀ would have lost them; and unlike torch.linalg.svd they never wait for a device.
-
-    Args:
-        factor: F, of full rank.
-
-    Returns:
-        V, without gradient. A singular value is stationary in V: the lengths of the columns of FV have its gradient.
+    the eigenvalues of FFᵀ would have lost them; and unlike torch.linalg.svd they never wait for a device. A singular
+    value is stationary in V: the lengths of the columns of FV have its gradient.
 
     Example:
         >>> factor = torch.tensor([[2.0, 0.0], [1.0, 1.0]])
@@ -194,19 +155,16 @@ def principal_axes(factor: Float[Tensor, "*batch N N"]) -> Float[Tensor, "*batch
     """
     with torch.no_grad():
         size = factor.shape[-1]
-        turned = list(factor.detach().unbind(-1))
-        eye = torch.eye(size, dtype=factor.dtype, device=factor.device).expand(factor.shape)
-        axes = list(eye.unbind(-1))
+        identity = torch.eye(size, dtype=factor.dtype, device=factor.device).expand(factor.shape)
+        columns = list(torch.cat([factor.detach(), identity], -2).unbind(-1))
         for _ in range(_SWEEPS if size > 2 else 1):
-            for i in range(size):
-                for j in range(i + 1, size):
-                    cosine, sine = _rotation(turned[i], turned[j])
-                    for columns in (turned, axes):
-                        left, right = columns[i], columns[j]
-                        columns[i], columns[j] = cosine * left + sine * right, cosine * right - sine * left
-        lengths = torch.stack([column.square().sum(-1) for column in turned], -1)
-        order = lengths.argsort(-1, descending=True).unsqueeze(-2).expand(factor.shape)
-        return torch.stack(axes, -1).gather(-1, order)
+            for i, j in combinations(range(size), 2):
+                left, right = columns[i], columns[j]
+                cosine, sine = _rotation(left[..., :size], right[..., :size])
+                columns[i], columns[j] = cosine * left + sine * right, cosine * right - sine * left
+        turned = torch.stack(columns, -1)
+        order = turned[..., :size, :].square().sum(-2).argsort(-1, descending=True)
+        return turned[..., size:, :].gather(-1, order.unsqueeze(-2).expand(factor.shape))
 
 
 def _rotation(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
