@@ -12,7 +12,7 @@ from torch import Tensor
 
 from contmax.kernels.cpu._threads import over_rows
 from contmax.kernels.means._cpu_line_scales import line_scale_rows
-from contmax.kernels.means._cpu_plane import plane_rows
+from contmax.kernels.means._cpu_scale_path import plane_rows
 from contmax.kernels.means._cpu_windows import numbers_of, slope_rows, value_rows
 
 
