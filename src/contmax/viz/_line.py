@@ -10,8 +10,8 @@ from torch.distributions import Distribution
 
 from contmax._typing import Float
 from contmax.densities import Density
+from contmax.densities._density import unchecked
 from contmax.densities._region import Intervals, given_region
-from contmax.densities._unchecked import unchecked
 from contmax.viz._arguments import Index, checked_weights, drawable, members, require_density, require_something
 
 _POINTS = 401

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from contmax._typing import Float
-from contmax.densities._unchecked import unchecked
+from contmax.densities._density import unchecked
 from contmax.numerics import principal_axes
 from contmax.viz._arguments import Index, drawable, members, require_density, scaled, selected
 

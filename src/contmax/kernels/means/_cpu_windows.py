@@ -1,7 +1,7 @@
 """E_p[ψ] of β-Gaussians against Gaussian bases on the line: windows, nodes and sums, one density after another.
 
-The rule is that of `contmax.expectations._line_window`. A window is placed once for a pair, and the pairs of a density
-take each node side by side. Pairs whose integrand underflows everywhere are skipped.
+The rule is that of `contmax.expectations._line_gaussian`. A window is placed once for a pair, and the pairs of a
+density take each node side by side. Pairs whose integrand underflows everywhere are skipped.
 """
 
 from typing import Any
