@@ -15,7 +15,7 @@ import contmax
 from contmax._caches import DeviceCache, Shared, cached
 from contmax.basis import GaussianBasis
 from contmax.numerics import unit_gauss_legendre
-from contmax.signal import _ridge_cache
+from contmax.signal import _ridge
 
 DEVICE = torch.device("cuda", 0)
 
@@ -146,7 +146,7 @@ def test_a_transform_does_not_wrap_it(transform):
 def test_a_transform_does_not_wrap_ridge_weights():
     basis, values = GaussianBasis.linspace(6, 0.2), torch.randn(2, 9, 3)
     torch.func.grad(lambda values: contmax.fit_signal(values, basis).coefficients.sum())(values)
-    (kept,) = _ridge_cache._WEIGHTS.entries[basis].values()
+    (kept,) = _ridge._WEIGHTS.entries[basis].values()
     assert not is_functorch_wrapped_tensor(kept.shared.read())
 
 
@@ -196,7 +196,7 @@ def test_clear_caches_forgets_everything():
         contmax.fit_signal(values, basis)
     assert made == [1, 2]
     contmax.clear_caches()
-    assert basis not in _ridge_cache._WEIGHTS.entries
+    assert basis not in _ridge._WEIGHTS.entries
     cache(torch.device("cpu"))
     remembered(2)
     assert made == [1, 2, 1, 2]

@@ -49,7 +49,7 @@ def accelerator(monkeypatch):
         if hasattr(module, "is_eager_cpu"):
             monkeypatch.setattr(module, "is_eager_cpu", lambda *values: not any(torch.is_tensor(v) for v in values))
     monkeypatch.setattr("contmax._backend.numba_works", lambda: False)
-    monkeypatch.setattr("contmax.signal._ridge_cache._on_device", lambda n, device: torch.arange(n[0], n[-1] + 1))
+    monkeypatch.setattr("contmax.signal._ridge._on_device", lambda n, device: torch.arange(n[0], n[-1] + 1))
     return NoLooking
 
 

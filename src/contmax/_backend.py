@@ -50,16 +50,14 @@ class _Compiler:
     def __init__(self, package: str, kernels: str, tensors: str, extra: str, oldest: tuple[int, int]) -> None:
         self._package, self._kernels, self._tensors, self._extra = package, kernels, tensors, extra
         self._oldest = oldest
-        self.works = _WANTED != "torch" and importlib.util.find_spec(package) is not None
-        self.tried = False
+        # None until a call has tried it.
+        self.works = None if _WANTED != "torch" and importlib.util.find_spec(package) is not None else False
 
     def can_run(self) -> bool:
         """True if the kernels can be used; the first call that finds that they cannot warns why."""
         # Exported programs hold no kernels of ours, and torch.export replaces functions that the import needs.
-        if not self.tried and is_exporting():
-            return False
-        if self.works and not self.tried:
-            obstacle, self.tried = self.obstacle(), True
+        if self.works is None and not is_exporting():
+            obstacle = self.obstacle()
             self.works = obstacle is None
             if obstacle is not None:
                 warnings.warn(
@@ -69,7 +67,7 @@ class _Compiler:
                     RuntimeWarning,
                     stacklevel=2,
                 )
-        return self.works
+        return bool(self.works)
 
     def obstacle(self) -> str | None:
         """Why kernels cannot be compiled with the package that is installed, in one line; None if they can be."""
@@ -113,7 +111,7 @@ def numba_works() -> bool:
 @constant_to_tracers
 def triton_works() -> bool:
     """Whether kernels for CUDA tensors can be imported."""
-    return (TRITON.works and TRITON.tried) or TRITON.can_run()  # two attributes are quicker than a call
+    return TRITON.works or TRITON.can_run()  # an attribute is quicker than a call
 
 
 def backend_of(*tensors: Tensor) -> Backend:

@@ -6,6 +6,7 @@ not show at any of them is missed. If it shows but is not resolved, there is a w
 for such scores.
 """
 
+import functools
 from collections.abc import Sequence
 
 import torch
@@ -238,9 +239,8 @@ class Knots:
 def _as_floats(owner: str, **given: object) -> list[Tensor]:
     """Tensors of one real dtype and device; numbers join those of the tensors."""
     tensors = [value for value in given.values() if isinstance(value, Tensor)]
-    dtype = tensors[0].dtype if tensors else torch.get_default_dtype()
-    for tensor in tensors[1:]:
-        dtype = torch.promote_types(dtype, tensor.dtype)
+    dtypes = [tensor.dtype for tensor in tensors] or [torch.get_default_dtype()]
+    dtype = functools.reduce(torch.promote_types, dtypes)
     if dtype not in (torch.float32, torch.float64):
         raise TypeError(
             f"{owner} takes float32 or float64 coordinates; got {dtype}. "

@@ -11,7 +11,7 @@ import contmax
 from contmax import _backend
 from contmax.basis import GaussianBasis, MultivariateGaussianBasis
 from contmax.densities import BetaGaussian, MultivariateBetaGaussian
-from contmax.expectations import _chunks, _line_scales, _line_window, _space_gaussian
+from contmax.expectations import _chunks, _line_gaussian, _line_scales, _space_gaussian
 
 F64 = torch.float64
 
@@ -90,7 +90,7 @@ def cut(monkeypatch):
 
     def cut_into(pairs, most_kept=0):
         monkeypatch.setattr(_chunks, "_MOST_SAVED", most_kept)
-        for module in (_line_scales, _line_window, _space_gaussian):
+        for module in (_line_scales, _line_gaussian, _space_gaussian):
             for name in ("_FEWEST_PAIRS", "_FEWEST_PAIRS_OF_INDEX"):
                 if fewest := getattr(module, name, None):
                     monkeypatch.setattr(module, name, fewest._replace(on_cpu=pairs, elsewhere=pairs))

@@ -5,7 +5,7 @@ import torch
 
 import contmax
 from contmax.basis import GaussianBasis
-from contmax.signal._masked_mean import masked_product
+from contmax.signal._signal import masked_product
 
 F64 = torch.float64
 

@@ -25,7 +25,7 @@ def test_positions_far_outside_the_basis_are_named_once():
         stream.update(values, seconds)
     plane = MultivariateGaussianBasis.grid(3, 0.2)
     far = torch.cat([torch.rand(8, 2), torch.tensor([[0.5, 40.0]])])
-    with pytest.warns(UserWarning, match=r"1 of 9 positions .* \[\(0, 0\), \(1, 1\)\]"):
+    with pytest.warns(UserWarning, match=r"1 of 9 positions .* \[0, 1\] × \[0, 1\]"):
         contmax.fit_signal(torch.randn(9, 2), plane, positions=far)
 
 

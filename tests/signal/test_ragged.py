@@ -9,7 +9,7 @@ import torch
 import contmax
 from contmax.basis import CosineBasis, GaussianBasis, PowerBasis, RectangularBasis
 from contmax.basis._basis import living
-from contmax.signal import _ridge, _ridge_cache
+from contmax.signal import _ridge
 
 F64 = torch.float64
 
@@ -36,8 +36,8 @@ def alone(values, basis, mask, penalty=0.01):
 def device_like(request, monkeypatch):
     """Run as on the CPU, where lengths can be looked at, and as on an accelerator, where they cannot."""
     if request.param.endswith("device"):
-        monkeypatch.setattr(_ridge_cache, "is_eager_cpu", lambda *values: False)
-        monkeypatch.setattr(_ridge_cache, "_on_device", lambda n, device: torch.arange(n[0], n[-1] + 1))
+        monkeypatch.setattr(_ridge, "is_eager_cpu", lambda *values: False)
+        monkeypatch.setattr(_ridge, "_on_device", lambda n, device: torch.arange(n[0], n[-1] + 1))
 
 
 @pytest.mark.parametrize("basis", [GaussianBasis.linspace(16, (0.1, 0.5)), CosineBasis.harmonics(5), PowerBasis(3)])
@@ -78,9 +78,9 @@ def test_batches_of_other_shapes(device_like):
 
 def test_weights_of_a_length_are_computed_once(monkeypatch, device_like):
     basis, computed = GaussianBasis.linspace(8, 0.1), []
-    compute = _ridge_cache.ridge_weights
+    compute = _ridge.ridge_fit
     monkeypatch.setattr(
-        _ridge_cache, "ridge_weights", lambda design, *penalty: computed.append(design) or compute(design, *penalty)
+        _ridge, "ridge_fit", lambda design, *penalty: computed.append(design) or compute(design, *penalty)
     )
     values = torch.randn(3, 20, 2)
     for lengths in ([20, 5, 9], [9, 5, 5], [20, 20, 9]):
@@ -94,7 +94,7 @@ def test_weights_of_a_length_are_computed_once(monkeypatch, device_like):
         got = contmax.fit_signal(values, basis, mask=mask).coefficients
         torch.testing.assert_close(got, alone(values, basis, mask), rtol=1e-4, atol=1e-4)
     assert len(computed) == 2
-    assert len(_ridge_cache._TABLES.entries[basis]) == 1
+    assert len(_ridge._TABLES.entries[basis]) == 1
 
 
 def test_tables_follow_the_basis_and_go_with_it(device_like):
@@ -108,22 +108,22 @@ def test_tables_follow_the_basis_and_go_with_it(device_like):
     assert living[basis._id] is basis
     assert living[twin._id] is twin
     gc.collect()  # what compilers have left of other tests
-    before = len(_ridge_cache._TABLES.entries)
+    before = len(_ridge._TABLES.entries)
     del basis
     gc.collect()
-    assert len(_ridge_cache._TABLES.entries) == before - 1
+    assert len(_ridge._TABLES.entries) == before - 1
 
 
 def test_large_tables_are_not_kept(monkeypatch):
-    monkeypatch.setattr(_ridge_cache, "_LARGEST_TABLE", 1000)
+    monkeypatch.setattr(_ridge, "_LARGEST_TABLE", 1000)
     basis, values, mask = GaussianBasis.linspace(8, 0.1), torch.randn(2, 15, 2), lengths_mask([15, 6], 15)
     got = contmax.fit_signal(values, basis, mask=mask).coefficients
     torch.testing.assert_close(got, alone(values, basis, mask), rtol=1e-4, atol=1e-4)
-    assert basis not in _ridge_cache._TABLES.entries
+    assert basis not in _ridge._TABLES.entries
 
 
 def test_tables_are_filled_in_blocks(monkeypatch, device_like):
-    monkeypatch.setattr(_ridge_cache, "_BLOCK", 8 * 15 * 4)
+    monkeypatch.setattr(_ridge, "_BLOCK", 8 * 15 * 4)
     basis, values, mask = GaussianBasis.linspace(8, 0.1), torch.randn(9, 15, 2), torch.rand(9, 15) > 0.3
     got = contmax.fit_signal(values, basis, mask=mask).coefficients
     torch.testing.assert_close(got, alone(values, basis, mask), rtol=1e-4, atol=1e-4)
@@ -140,9 +140,8 @@ def test_without_a_penalty_only_lengths_that_are_met_must_have_a_fit():
 
 def test_lengths_without_a_fit_reach_no_other_length(monkeypatch):
     """As on an accelerator: a table has all lengths, and NaN for those whose fit without a penalty is not unique."""
-    for module in (_ridge_cache, _ridge):
-        monkeypatch.setattr(module, "is_eager_cpu", lambda *values: False)
-    monkeypatch.setattr(_ridge_cache, "_on_device", lambda n, device: torch.arange(n[0], n[-1] + 1))
+    monkeypatch.setattr(_ridge, "is_eager_cpu", lambda *values: False)
+    monkeypatch.setattr(_ridge, "_on_device", lambda n, device: torch.arange(n[0], n[-1] + 1))
     basis, values = RectangularBasis(torch.linspace(0, 1, 9)), torch.randn(2, 8, 2)
     assert contmax.fit_signal(values[0, :7], basis, penalty=0.0).coefficients.isnan().any()
     mask = lengths_mask([8, 0], 8)

@@ -8,7 +8,7 @@ import torch
 
 import contmax
 from contmax.basis import GaussianBasis
-from contmax.signal import _observations, _ridge_cache
+from contmax.signal import _observations, _ridge
 
 F64 = torch.float64
 
@@ -60,7 +60,7 @@ def test_a_write_that_torch_does_not_count_is_seen_on_the_cpu():
 @pytest.mark.parametrize("change", ["written to", "replaced", "other data", "other data where some was", "moved on"])
 def test_changes_are_seen_where_values_are_not_compared(monkeypatch, change):
     """As on an accelerator: the same tensors, to which nothing was written, count as unchanged."""
-    monkeypatch.setattr(_ridge_cache, "is_eager_cpu", lambda *values: False)
+    monkeypatch.setattr(_ridge, "is_eager_cpu", lambda *values: False)
     basis, values = GaussianBasis.linspace(8, 0.1), torch.randn(30, 2)
     first = contmax.fit_signal(values, basis).coefficients
     assert torch.equal(contmax.fit_signal(values, basis).coefficients, first)
@@ -88,7 +88,7 @@ def test_changes_are_seen_where_values_are_not_compared(monkeypatch, change):
 
 
 def test_nothing_is_found_for_constants_that_are_vmapped(monkeypatch):
-    monkeypatch.setattr(_ridge_cache, "is_eager_cpu", lambda *values: False)
+    monkeypatch.setattr(_ridge, "is_eager_cpu", lambda *values: False)
 
     class Fit(torch.nn.Module):
         def __init__(self):
@@ -110,15 +110,15 @@ def test_nothing_is_found_for_constants_that_are_vmapped(monkeypatch):
 
 def test_weights_are_computed_once(monkeypatch):
     basis, values, calls = GaussianBasis.linspace(8, 0.1), torch.randn(30, 2), []
-    compute = _ridge_cache.ridge_weights
-    monkeypatch.setattr(_ridge_cache, "ridge_weights", lambda *arguments: calls.append(0) or compute(*arguments))
+    compute = _ridge.ridge_fit
+    monkeypatch.setattr(_ridge, "ridge_fit", lambda *arguments: calls.append(0) or compute(*arguments))
     for _ in range(3):
         contmax.fit_signal(values, basis)
     assert len(calls) == 1
     for length in range(1, 40):  # more than are kept
         contmax.fit_signal(torch.randn(length, 2), basis)
     contmax.fit_signal(values, basis)
-    assert len(_ridge_cache._WEIGHTS.entries[basis]) == _ridge_cache._WEIGHTS.maxsize
+    assert len(_ridge._WEIGHTS.entries[basis]) == _ridge._WEIGHTS.maxsize
     assert len(calls) == 1 + 39
 
 
@@ -153,7 +153,7 @@ def test_nothing_is_kept_of_tensors_without_values():
     basis = GaussianBasis.linspace(4, 0.3).to("meta")
     signal = contmax.fit_signal(torch.randn(2, 9, 3, device="meta"), basis)
     assert signal.coefficients.shape == (2, 4, 3)
-    assert basis not in _ridge_cache._WEIGHTS.entries
+    assert basis not in _ridge._WEIGHTS.entries
     attend = contmax.nn.MultiheadContinuousAttention(4, 2, basis).to("meta")
     values = torch.randn(2, 9, 4, device="meta")
     assert attend(values, values, mask=torch.ones(2, 9, dtype=torch.bool, device="meta"))[0].shape == (2, 9, 4)

@@ -172,12 +172,12 @@ def test_weights_are_cached_and_follow_the_basis():
     torch.testing.assert_close(
         moved, contmax.fit_signal(values, basis, positions=(torch.arange(6) + 0.5) / 6).coefficients
     )
-    from contmax.signal import _ridge_cache
+    from contmax.signal import _ridge
 
-    before = len(_ridge_cache._WEIGHTS.entries)
+    before = len(_ridge._WEIGHTS.entries)
     del basis
     gc.collect()
-    assert len(_ridge_cache._WEIGHTS.entries) < before
+    assert len(_ridge._WEIGHTS.entries) < before
 
 
 def test_chunks_give_the_signal_of_the_whole():
@@ -221,7 +221,7 @@ def test_two_processes_give_the_signal_of_the_whole(tmp_path):
         (lambda b: contmax.fit_signal(torch.randn(5, 2), b, positions=torch.rand(4)), "positions"),
         (lambda b: contmax.fit_signal(torch.randn(5, 2), b, grid=(5, 1)), "grid"),
         (lambda b: contmax.fit_signal(torch.randn(5, 2), b, mask=torch.ones(4, dtype=torch.bool)), "mask"),
-        (lambda b: contmax.fit_signal(torch.randn(9, 2), MultivariateGaussianBasis.grid(2, 0.3)), "needs grid"),
+        (lambda b: contmax.fit_signal(torch.randn(9, 2), MultivariateGaussianBasis.grid(2, 0.3)), "needs a grid"),
         (lambda b: contmax.SignalAccumulator(b).signal(), "no observations"),
     ],
 )

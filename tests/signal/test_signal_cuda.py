@@ -7,7 +7,7 @@ import torch
 
 import contmax
 from contmax.basis import GaussianBasis, MultivariateGaussianBasis
-from contmax.signal import _fused_context, _ridge_cache
+from contmax.signal import _fused_context, _ridge
 from cuda_checks import DEVICE, F32, F64, HALVES, ON_GPU, Captured, assert_accurate, drawn, no_waiting
 
 pytestmark = pytest.mark.gpu
@@ -126,7 +126,7 @@ def test_kept_weights_follow_writes_that_torch_counts():
 def test_a_graph_reads_what_was_kept_before(ragged, kept):
     psi, values = basis(), torch.randn(2, 40, 3, device=DEVICE)
     loc, mask = torch.rand(2, device=DEVICE), some()[1:].to(DEVICE) if ragged else None
-    shelves = _ridge_cache._WEIGHTS, _ridge_cache._TABLES
+    shelves = _ridge._WEIGHTS, _ridge._TABLES
 
     def context():
         if not kept:

@@ -20,13 +20,13 @@ from torch.distributions import (
 from contmax._eager import is_eager_cpu
 from contmax._precision import common_dtype, wide_dtype
 from contmax.densities._beta_gaussian import BetaGaussian
+from contmax.densities._density import unchecked
 from contmax.densities._elliptical import Elliptical
 from contmax.densities._line import LineDensity
 from contmax.densities._line_rule import LineRule, landmarks_of
 from contmax.densities._mixture import Mixture
 from contmax.densities._multivariate import MultivariateBetaGaussian
 from contmax.densities._scale import relative_excess
-from contmax.densities._unchecked import unchecked
 
 _ASCENT_STEPS = 50
 _SLACK_MAX = 1e-4

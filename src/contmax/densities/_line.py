@@ -12,10 +12,9 @@ from torch.types import _size
 
 from contmax._typing import Float
 from contmax.deformed import log_beta
-from contmax.densities._density import Density
+from contmax.densities._density import Density, unchecked
 from contmax.densities._line_rule import Landmarks, line_expectation, stepped
 from contmax.densities._region import Intervals
-from contmax.densities._unchecked import unchecked
 from contmax.densities._validation import (
     Number,
     as_parameters,

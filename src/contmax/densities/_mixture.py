@@ -12,10 +12,9 @@ from torch.nn.functional import pad
 from torch.types import _size
 
 from contmax._typing import Float
-from contmax.densities._density import Condition, Density
+from contmax.densities._density import Condition, Density, unchecked, widened
 from contmax.densities._line_rule import Landmarks, landmarks_of, line_expectation, union
 from contmax.densities._region import Intervals, Region, given_region
-from contmax.densities._unchecked import unchecked, widened
 from contmax.densities._validation import checks_values, require_finite
 from contmax.numerics import implicit_root, monotone_root
 

@@ -15,8 +15,8 @@ from torch.distributions import Distribution
 
 from contmax._eager import is_eager_cpu
 from contmax.basis import Basis, GaussianBasis, MultivariateGaussianBasis
+from contmax.densities._density import parameter_dtypes, unchecked
 from contmax.densities._line_rule import LineRule, landmarks_of
-from contmax.densities._unchecked import parameter_dtypes, unchecked
 from contmax.expectations._expectation import register_expectation
 from contmax.prediction import IntervalPrediction, KnotsPrediction, Prediction
 

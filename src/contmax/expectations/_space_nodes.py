@@ -31,7 +31,7 @@ from torch.distributions import (
 from contmax.basis import Basis, GaussianBasis, MultivariateGaussianBasis
 from contmax.deformed import expm1_over
 from contmax.densities import MultivariateBetaGaussian
-from contmax.densities._unchecked import unchecked
+from contmax.densities._density import unchecked
 from contmax.expectations._expectation import expectation, register_expectation, working_dtype
 from contmax.expectations._line_any import any_basis
 from contmax.expectations._space_gaussian import expectation_in_space

@@ -10,10 +10,10 @@ from torch import Tensor
 from torch.distributions import Distribution, Independent, Laplace, MultivariateNormal, Normal, StudentT, Uniform
 
 from contmax._eager import is_eager_cpu
-from contmax._registry import PairRegistry
 from contmax._typing import Bool, Float
 from contmax.densities import Empirical, LineDensity, MultivariateBetaGaussian
-from contmax.densities._unchecked import parameter_dtypes
+from contmax.densities._density import parameter_dtypes
+from contmax.expectations._expectation import PairRegistry
 from contmax.losses._finite import reduced, weighted
 
 Loss = Callable[[Any, Any], Tensor]

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
+from contmax._backend import triton_runs_on
 from contmax._typing import Bool, Float
 from contmax.basis import Basis
 from contmax.nn._alpha import AlphaModule, ShownModule
@@ -124,7 +125,7 @@ class ContinuousAttention(AlphaModule):
                 looked_at, alpha=self.alpha, query=query, positions=positions, grid=grid, mask=mask
             )
         elif isinstance(density, tuple):
-            if positions is None and mask is None:
+            if positions is None and mask is None and triton_runs_on(values):
                 context = fused_context(values, density, self.basis, grid, self.penalty, self.alpha)
                 if context is not None:
                     return context, self._from_pair(density) if need_density else None

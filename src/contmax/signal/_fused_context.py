@@ -6,7 +6,9 @@ it about as long. The path takes default positions without a mask, one density f
 that is not learned. It returns None for all other calls and for every mistake, which the general path then reports.
 """
 
+import functools
 import math
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -14,21 +16,32 @@ import torch
 from torch import Tensor
 
 from contmax._autograd import bare_apply
-from contmax._backend import Backend, backend_of
 from contmax._by_reference import gradients_by_reference, may_be_differentiated
-from contmax._eager import device_type, is_eager
+from contmax._eager import is_eager
 from contmax._precision import without_autocast
 from contmax._torch_private import forward_mode_is_on
-from contmax.basis import Basis
-from contmax.densities import BetaGaussian, MultivariateBetaGaussian
+from contmax.basis import Basis, GaussianBasis, MultivariateGaussianBasis
+from contmax.densities import BetaGaussian, MultivariateBetaGaussian, TruncatedParabola, TruncatedParaboloid
 from contmax.expectations._derivatives import expectation_by
-from contmax.expectations._fixed_order import LINE_DENSITIES, PLANE_DENSITIES, fixed_order
+from contmax.expectations._expectation import RULES
+from contmax.expectations._line_gaussian import line_order
+from contmax.expectations._space_gaussian import plane_order
 from contmax.kernels import means
-from contmax.signal._masked_mean import masked_product
-from contmax.signal._ridge import through_values
-from contmax.signal._ridge_cache import Even, cached_weights
+from contmax.signal._ridge import Even, cached_weights, through_values
 
 _F32 = torch.float32
+_LINE_DENSITIES: frozenset[type] = frozenset((BetaGaussian, TruncatedParabola))
+_PLANE_DENSITIES: frozenset[type] = frozenset((MultivariateBetaGaussian, TruncatedParaboloid))
+_Order = Callable[[float], float | None]
+
+
+def _own(densities: frozenset[type], basis: type, order: _Order) -> dict[tuple[type, type], tuple[Any, _Order]]:
+    cached = functools.lru_cache(maxsize=64)(order)
+    return {(density, basis): (RULES.find(density, basis), cached) for density in densities}
+
+
+# The rules as they are now, and their k: users may register others later.
+_OWN = _own(_LINE_DENSITIES, GaussianBasis, line_order) | _own(_PLANE_DENSITIES, MultivariateGaussianBasis, plane_order)
 
 
 class _Given(NamedTuple):
@@ -68,17 +81,15 @@ def fused_context(
     if kind is tuple and len(density) == 2:
         kind = BetaGaussian if basis.event_dim == 1 else MultivariateBetaGaussian
         loc, scale = density
-    elif kind in LINE_DENSITIES:
+    elif kind in _LINE_DENSITIES:
         loc, scale, alpha = density.loc, density.scale, density.alpha
-    elif kind in PLANE_DENSITIES and is_eager(density.loc) and density.loc.dim() == 2 and type(density.alpha) is float:
+    elif kind in _PLANE_DENSITIES and is_eager(density.loc) and density.loc.dim() == 2 and type(density.alpha) is float:
         loc, scale, alpha, is_factor = density.loc, density.scale_tril, density.alpha, True
     else:
         return None
     given = _given(values, loc, scale, kind, alpha, basis, grid, penalty, is_factor)
     if given is None:
         return None
-    if not torch.is_autocast_enabled(device_type(values)):
-        return _apply(values, loc, scale, given)  # type: ignore[no-any-return]
     with without_autocast(values):
         return _apply(values, loc, scale, given)  # type: ignore[no-any-return]
 
@@ -95,17 +106,18 @@ def _given(
     is_factor: bool,
 ) -> _Given | None:
     """All else that the kernels take; None for a call that they do not compute."""
-    if type(alpha) is not float or not _are_float32_on_gpu(values, loc, scale):
+    if type(alpha) is not float or not _are_float32(values, loc, scale):
         return None
-    k = fixed_order(kind, type(basis), alpha)
+    k = _fixed_order(kind, type(basis), alpha)
     if k is None:
         return None
     batch, length, channels = values.shape
-    if kind in LINE_DENSITIES:
+    if kind in _LINE_DENSITIES:
         width, fits = "fixed_scale", grid is None and loc.shape == scale.shape == (batch,)
     else:
         width, fits = "fixed_tril", loc.shape == (batch, 2) and scale.shape == (batch, 2, 2) and basis.event_dim == 2
-        fits = fits and _covers(grid, length)
+        sizes: Any = grid
+        fits = fits and type(sizes) is tuple and [*map(type, sizes)] == [int, int] and math.prod(sizes) == length
     if not fits or not through_values(length, basis.num_functions, channels, 1):
         return None
     if type(penalty) is not float or not 0 <= penalty < math.inf:
@@ -122,26 +134,29 @@ def _given(
     return _Given(weights, centre, spread, k, is_factor, needs_slopes)
 
 
-def _are_float32_on_gpu(values: Any, loc: Any, scale: Any) -> bool:
-    """Whether all hold numbers now, in float32 on one GPU, the values as (B, L, D), and none has a tangent."""
+def _fixed_order(density: type, basis: type, alpha: float) -> float | None:
+    """k of the kernel, ∞ for the Gaussian; None for all other types, other α, or where a rule was registered since.
+
+    Args:
+        density: the type of the density.
+        basis: the type of the basis, on the line or on the plane.
+        alpha: α.
+    """
+    own = _OWN.get((density, basis))
+    if own is None or RULES.find(density, basis) is not own[0]:
+        return None
+    return own[1](alpha)
+
+
+def _are_float32(values: Any, loc: Any, scale: Any) -> bool:
+    """Whether all hold numbers now, in float32 on one device, the values as (B, L, D), and none has a tangent."""
     if not (isinstance(values, Tensor) and isinstance(loc, Tensor) and isinstance(scale, Tensor)):
         return False
     if not is_eager(values, loc, scale) or forward_mode_is_on():
         return False
     if values.dtype is not _F32 or loc.dtype is not _F32 or scale.dtype is not _F32 or values.dim() != 3:
         return False
-    device = values.device
-    return (
-        loc.device == device and scale.device == device and values.numel() > 0 and backend_of(values) is Backend.TRITON
-    )
-
-
-def _covers(grid: Any, length: int) -> bool:
-    """Whether a grid on the plane has this number of cells."""
-    if type(grid) is not tuple or len(grid) != 2:
-        return False
-    height, width = grid
-    return type(height) is type(width) is int and height * width == length
+    return loc.device == values.device == scale.device and values.numel() > 0
 
 
 class _FusedContext(torch.autograd.Function):
@@ -194,7 +209,7 @@ def _reference(
         tril = scale if is_factor else MultivariateBetaGaussian(loc, scale, validate_args=False).scale_tril
         r = expectation_by(means.PLANE, k, loc, tril, None, centre, width)
     with without_autocast(r):
-        return masked_product((r @ weights.mT).unsqueeze(1), values, None).squeeze(1)
+        return ((r @ weights.mT).unsqueeze(1) @ values).squeeze(1)
 
 
 _apply = bare_apply(_FusedContext)

@@ -43,57 +43,61 @@ def as_grid(grid: Any) -> tuple[int, ...] | None:
     return tuple(whole)
 
 
-def check_fit(
-    values: Tensor,
-    basis: Basis,
-    positions: Tensor | None,
-    grid: tuple[int, ...] | None,
-    mask: Tensor | None,
-    penalty: float,
-) -> None:
-    """Raise the errors of :func:`contmax.fit_signal` for shapes, grid and penalty."""
-    check_observations(values, basis, positions, mask)
-    require_penalty(penalty)
-    length = values.shape[-2]
-    if length == 0:
-        raise ValueError(f"values of shape {tuple(values.shape)} hold no observation: L = 0. Skip such inputs.")
-    if grid is not None:
-        size = torch.Size(grid).numel()
-        if size != length or len(grid) != basis.event_dim or positions is not None:
-            raise ValueError(
-                f"grid {tuple(grid)} does not fit: it has {len(grid)} axes and {size} cells, but the basis has "
-                f"dimension {basis.event_dim} and there are {length} observations. With a grid, positions must be None."
-            )
-    elif positions is None and basis.event_dim > 1:
-        raise ValueError(
-            f"A basis of dimension {basis.event_dim} needs grid=(…) or positions of shape (L, {basis.event_dim})."
-        )
-
-
-def check_observations(values: Tensor, basis: Basis, positions: Tensor | None, mask: Tensor | None) -> None:
-    """Raise an error for values, positions and a mask that do not fit each other or the dimension of the basis."""
+def check_observations(values: Tensor, dim: int, positions: Tensor | None, mask: Tensor | None) -> None:
+    """Raise an error for values, positions and a mask that do not fit each other or the N dimensions of the basis."""
     if values.dim() < 2 or not values.is_floating_point():
         raise ValueError(
             f"values must be floating-point of shape (*batch, L, D); got {values.dtype}, {tuple(values.shape)}. "
             "Pass values[:, None] for one channel."
         )
-    require_float64(values.device)
-    batch = values.shape[:-1]
-    if positions is not None:
-        shape = positions.shape if basis.event_dim == 1 else positions.shape[:-1]
-        fits = basis.event_dim == 1 or positions.shape[-1] == basis.event_dim
-        if not fits or not _one_for_each(shape, batch):
-            axes = "" if basis.event_dim == 1 else f", {basis.event_dim}"
-            wanted = f"({batch[-1]}{axes or ','}) or (*batch, {batch[-1]}{axes})"
-            raise ValueError(
-                f"positions of shape {tuple(positions.shape)} do not fit values of shape {tuple(values.shape)} and a "
-                f"basis of dimension {basis.event_dim}: pass positions of shape {wanted}."
-            )
-    require_boolean(mask)
-    if mask is not None and not _one_for_each(mask.shape, batch):
+    if values.device.type == "mps":
+        raise NotImplementedError(
+            "A signal is fitted in float64, which mps devices do not have. Fit it on the CPU and move it: "
+            'fit_signal(values.cpu(), basis.cpu(), …).to("mps").'
+        )
+    check_positions(values.shape[:-1], dim, positions)
+    check_mask(values.shape[:-1], mask)
+
+
+def check_positions(observations: torch.Size, dim: int, positions: Tensor | None) -> None:
+    """Raise ValueError for positions in N dimensions that are not one for each of (*batch, L) observations."""
+    if positions is None:
+        return
+    shape = positions.shape if dim == 1 else positions.shape[:-1]
+    if (dim > 1 and positions.shape[-1] != dim) or not _one_for_each(shape, observations):
+        length, axes = observations[-1], "" if dim == 1 else f", {dim}"
         raise ValueError(
-            f"mask must have shape (L,) or (*batch, L), True = may be attended; got {tuple(mask.shape)} for values of "
-            f"shape {tuple(values.shape)}."
+            f"positions of shape {tuple(positions.shape)} do not fit observations of shape {tuple(observations)} in "
+            f"{dim} dimensions: pass positions of shape ({length}{axes or ','}) or (*batch, {length}{axes})."
+        )
+
+
+def check_mask(observations: torch.Size, mask: Tensor | None) -> None:
+    """Raise TypeError or ValueError for a mask that is not one boolean for each of (*batch, L) observations."""
+    if mask is None:
+        return
+    require_boolean(mask)
+    if not _one_for_each(mask.shape, observations):
+        raise ValueError(
+            f"mask must have shape (L,) or (*batch, L), True = may be attended; got {tuple(mask.shape)} for "
+            f"observations of shape {tuple(observations)}."
+        )
+
+
+def check_grid(observations: torch.Size, dim: int, positions: Tensor | None, grid: tuple[int, ...] | None) -> None:
+    """Raise ValueError for no observations, and for a grid in N dimensions that does not fit or is missing."""
+    length = observations[-1]
+    if length == 0:
+        raise ValueError(f"observations of shape {tuple(observations)} are none: L = 0. Skip such inputs.")
+    if grid is None:
+        if positions is None and dim > 1:
+            raise ValueError(
+                f"{dim} dimensions need a grid of {dim} sizes, or positions of shape (L, {dim}); got neither."
+            )
+    elif torch.Size(grid).numel() != length or len(grid) != dim or positions is not None:
+        raise ValueError(
+            f"grid {tuple(grid)} does not fit {length} observations in {dim} dimensions: pass {dim} sizes whose "
+            f"product is {length}, and no positions, or positions without a grid."
         )
 
 
@@ -101,15 +105,6 @@ def require_penalty(penalty: float) -> None:
     """Raise ValueError for a ridge penalty that is negative, infinite or NaN."""
     if not 0 <= penalty < math.inf:
         raise ValueError(f"penalty must be finite and not negative; got {penalty}. 0.01 is a good start.")
-
-
-def require_float64(device: torch.device) -> None:
-    """Raise NotImplementedError on Apple's GPUs, which lack the float64 of every fit."""
-    if device.type == "mps":
-        raise NotImplementedError(
-            "A signal is fitted in float64, which mps devices do not have. Fit it on the CPU and move it: "
-            'fit_signal(values.cpu(), basis.cpu(), …).to("mps").'
-        )
 
 
 def _one_for_each(shape: torch.Size, observations: torch.Size) -> bool:
@@ -159,53 +154,42 @@ def design_at(positions: Tensor, basis: Basis, mask: Tensor | None) -> tuple[Ten
         seen = mask.flatten(0, mask.dim() - axes - 1).any(0) if mask.dim() > axes else mask
         where = torch.where(seen if basis.event_dim == 1 else seen.unsqueeze(-1), where, 0)
     design = basis(where)
-    _warn_if_rounded(positions.dtype, basis)
-    _warn_if_far_outside(where, design, basis, mask)
+    _warn_of_positions(positions.dtype, where, design, basis, mask)
     return where, design if mask is None else torch.where(mask.unsqueeze(-1), design, 0)
 
 
-def _warn_if_far_outside(positions: Tensor, design: Tensor, basis: Basis, mask: Tensor | None) -> None:
-    """Warn if observations lie where all functions vanish; values are read on the CPU only."""
-    if not is_eager_cpu(positions, design, mask, *basis.buffers(), *basis.parameters()) or basis in _warned_of_distance:
+def _warn_of_positions(
+    dtype: torch.dtype, positions: Tensor, design: Tensor, basis: Basis, mask: Tensor | None
+) -> None:
+    """Warn if this dtype of the positions is too coarse where the basis lies, and if all functions vanish at some."""
+    sides = _sides_on_cpu(basis)
+    if sides is None:
         return
-    low, high = (corner.detach().double() for corner in basis.bounds)
-    if not is_eager_cpu(low, high):
+    if dtype != torch.float64 and basis not in _warned_of_rounding:
+        each = max(1, round(basis.num_functions ** (1 / basis.event_dim)))
+        messages = [rounding_warning(low, high, each, dtype) for low, high in sides if low < high]
+        message = next(filter(None, messages), None)
+        if message is not None:
+            _warned_of_rounding.add(basis)
+            warnings.warn(message, stacklevel=4)
+    if basis in _warned_of_distance or not is_eager_cpu(positions, design, mask):
         return
-    points, span = positions.detach().double(), high - low
-    outside = (points < low - span) | (points > high + span)
-    outside = outside if basis.event_dim == 1 else outside.any(-1)
+    points = positions.detach().unsqueeze(-1) if basis.event_dim == 1 else positions.detach()
+    low, high = torch.tensor(sides, dtype=torch.float64, device="cpu").unbind(-1)
+    outside = ((points < 2 * low - high) | (points > 2 * high - low)).any(-1)
     if not bool(outside.any()):
         return
-    with torch.no_grad():
-        height = basis(((low + high) / 2).unsqueeze(0)).abs().amax()
+    height = _heights(basis, ((low + high) / 2).unsqueeze(0))
     lost = outside & (design.detach().abs().amax(-1) <= _NEGLIGIBLE * height)
     lost = lost if mask is None else lost & mask
     if bool(lost.any()):
         _warned_of_distance.add(basis)
         warnings.warn(
-            f"{int(lost.sum())} of {lost.numel()} positions lie far outside the basis, which covers [{_shown(low)}, "
-            f"{_shown(high)}]: the signal is 0 there. Make a basis that covers the observations, with "
+            f"{int(lost.sum())} of {lost.numel()} positions lie far outside the basis, which covers {_shown(sides)}: "
+            "the signal is 0 there. Make a basis that covers the observations, with "
             f"contmax.basis.{type(basis).__name__}.spanning(positions, …) or low=…, high=…, or rescale the positions.",
             stacklevel=4,
         )
-
-
-def _shown(corner: Tensor) -> str:
-    numbers = ", ".join(f"{x:g}" for x in corner.reshape(-1).tolist())
-    return numbers if corner.dim() == 0 else f"({numbers})"
-
-
-def _warn_if_rounded(dtype: torch.dtype, basis: Basis) -> None:
-    """Warn if this dtype of the positions is too coarse where the basis lies; values are read on the CPU only."""
-    if dtype == torch.float64 or basis in _warned_of_rounding:
-        return
-    each = max(1, round(basis.num_functions ** (1 / basis.event_dim)))
-    for low, high in _sides_on_cpu(basis) or ():
-        message = rounding_warning(low, high, each, dtype) if low < high else None
-        if message is not None:
-            _warned_of_rounding.add(basis)
-            warnings.warn(message, stacklevel=4)
-            return
 
 
 def warn_if_not_on_unit_cube(basis: Basis) -> None:
@@ -221,24 +205,30 @@ def warn_if_not_on_unit_cube(basis: Basis) -> None:
     idle = any(min(high, 1.0) - max(low, 0.0) <= (1 - _MOST_OUTSIDE) * (high - low) for low, high in sides)
     contains = all(low <= 0 and high >= 1 for low, high in sides)
     if (idle and not single) or not (contains or _reaches_ends(basis, sides)):
-        shown = " × ".join(f"[{low:g}, {high:g}]" for low, high in sides)
         warnings.warn(
-            f"No positions were given, so the observations are spread over [0, 1], but the basis covers {shown}. Pass "
-            "positions=…, or make a basis for [0, 1].",
+            "No positions were given, so the observations are spread over [0, 1], but the basis covers "
+            f"{_shown(sides)}. Pass positions=…, or make a basis for [0, 1].",
             stacklevel=4,
         )
 
 
 def _reaches_ends(basis: Basis, sides: list[tuple[float, float]]) -> bool:
     """True if at each end of each axis of the unit cube some function is not negligible beside those in the middle."""
-    middle = torch.tensor([(low + high) / 2 for low, high in sides], dtype=torch.float64)
-    ends = torch.full((2 * len(middle), len(middle)), 0.5, dtype=torch.float64)
-    for axis in range(len(middle)):
-        ends[2 * axis, axis], ends[2 * axis + 1, axis] = 0.0, 1.0
-    points = torch.cat([middle.unsqueeze(0), ends])
-    with torch.no_grad():
-        heights = basis(points.squeeze(-1) if basis.event_dim == 1 else points).abs().amax(-1)
+    middle = torch.tensor([(low + high) / 2 for low, high in sides], dtype=torch.float64, device="cpu")
+    shifts = torch.eye(len(middle), dtype=torch.float64, device="cpu") / 2
+    heights = _heights(basis, torch.cat([middle.unsqueeze(0), 0.5 - shifts, 0.5 + shifts]))
     return bool((heights[1:] >= _REACHED * heights[0]).all())
+
+
+def _heights(basis: Basis, points: Tensor) -> Tensor:
+    """The largest of the functions at points (P, N), (P,)."""
+    with torch.no_grad():
+        height: Tensor = basis(points.squeeze(-1) if basis.event_dim == 1 else points).abs().amax(-1)
+    return height
+
+
+def _shown(sides: list[tuple[float, float]]) -> str:
+    return " × ".join(f"[{low:g}, {high:g}]" for low, high in sides)
 
 
 def _sides_on_cpu(basis: Basis) -> list[tuple[float, float]] | None:

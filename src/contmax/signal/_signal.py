@@ -1,26 +1,32 @@
 """A continuous signal V(t) = Bᵀψ(t) through observations, immutable and lazy, and attention to it in one call."""
 
+import copy
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from contmax._autograd import apply
+from contmax._backend import Backend, backend_of, triton_runs_on
+from contmax._by_reference import gradients_by_reference, refused_by_kernels, tangent_by_reference
+from contmax._eager import is_eager
 from contmax._precision import in_dtype, wide_dtype, without_autocast
 from contmax._typing import Bool, Float
 from contmax.basis import Basis
 from contmax.expectations import expectation
 from contmax.signal._fused_context import fused_context
-from contmax.signal._masked_mean import masked_product
 from contmax.signal._observations import (
     as_grid,
-    check_fit,
+    check_grid,
+    check_observations,
     design_at,
     observation_positions,
+    require_penalty,
     warn_if_not_on_unit_cube,
 )
-from contmax.signal._ridge import RidgeFit, explained_share, ridge_fit, through_values
-from contmax.signal._ridge_cache import Even, default_weights
+from contmax.signal._ridge import Even, RidgeFit, default_weights, explained_share, ridge_fit, through_values
 
 if TYPE_CHECKING:
     from torch.distributions import Distribution
@@ -29,8 +35,49 @@ if TYPE_CHECKING:
 class Sites(NamedTuple):
     """Positions of observations, or the sizes of their grid; the default positions if both are None."""
 
-    positions: Tensor | None
-    grid: tuple[int, ...] | None
+    positions: Tensor | None = None
+    grid: tuple[int, ...] | None = None
+
+
+class _Observed(NamedTuple):
+    """Observations H, which may be anything where they are masked, and the ridge weights G of their positions."""
+
+    values: Tensor
+    weights: Tensor | RidgeFit
+    mask: Tensor | None
+    sites: Sites
+
+    def unmasked(self) -> Tensor:
+        """H with 0 where it is masked."""
+        return self.values if self.mask is None else torch.where(self.mask.unsqueeze(-1), self.values, 0)
+
+    def coefficients(self) -> Tensor:
+        """B = GᵀH, in at least float32."""
+        values, weights = self.unmasked(), self.weights
+        with without_autocast(values):
+            if isinstance(weights, RidgeFit):
+                return weights.coefficients(values).to(wide_dtype(values.dtype))
+            return weights.mT @ in_dtype(values, weights.dtype)
+
+    def mixed(self, r: Tensor) -> Tensor:
+        """H·(G r), (*batch, Q, K) → (*batch, Q, D)."""
+        known = self.weights.observed(r) if isinstance(self.weights, RidgeFit) else r @ self.weights.mT
+        return masked_product(known, self.values, self.mask)
+
+    def explained_variance(self, coefficients: Tensor, basis: Basis) -> Tensor:
+        """1 − Σ‖h−V‖²/Σ‖h−h̄‖² over unmasked positions and channels, in float64."""
+        values = self.unmasked().double()
+        with without_autocast(values):
+            where = observation_positions(values.shape[-2], *self.sites, self.mask, values.new_empty(0))
+            fitted = basis(where).double() @ coefficients.double()
+            counts = values.new_ones(()) if self.mask is None else self.mask.to(values.dtype)
+            counts = counts.expand(values.shape[:-1]).unsqueeze(-1)
+            mean = (counts * values).sum(-2, keepdim=True) / counts.sum(-2, keepdim=True).clamp(min=1)
+            missed = (counts * (values - fitted).square()).sum((-2, -1))
+            total = (counts * (values - mean).square()).sum((-2, -1))
+            # Equal observations have a variance of the size of rounding.
+            least = (64 * torch.finfo(values.dtype).eps) ** 2 * values.square().sum((-2, -1))
+            return explained_share(missed, total, least)
 
 
 class Signal:
@@ -55,12 +102,14 @@ class Signal:
         explained: Tensor | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        source = values if coefficients is None else coefficients
-        if source is None or (coefficients is None and weights is None):
+        self._content: Tensor | _Observed
+        if coefficients is not None:
+            self._content = source = coefficients
+        elif values is not None and weights is not None:
+            self._content, source = _Observed(values, weights, mask, sites or Sites()), values
+        else:
             raise ValueError("A signal needs coefficients, or values and weights. Call contmax.fit_signal to make one.")
-        self._basis, self._coefficients, self._values, self._weights = basis, coefficients, values, weights
-        # Masked values may be anything, NaN too.
-        self._mask, self._sites, self._explained = mask, sites or Sites(None, None), explained
+        self._basis, self._explained = basis, explained
         self._shape, self._dtype = source.shape, source.dtype if dtype is None else dtype
 
     @property
@@ -71,13 +120,7 @@ class Signal:
     @property
     def coefficients(self) -> Float[Tensor, "*batch K D"]:
         """B = GᵀH, in at least float32: large terms of opposite sign cancel, for which half precision is too coarse."""
-        if self._coefficients is not None:
-            return self._coefficients
-        values, weights = self._observed()
-        with without_autocast(values):
-            if isinstance(weights, RidgeFit):
-                return weights.coefficients(self._unmasked(values)).to(wide_dtype(self._dtype))
-            return weights.mT @ in_dtype(self._unmasked(values), weights.dtype)
+        return self._content.coefficients() if isinstance(self._content, _Observed) else self._content
 
     def __call__(self, t: Float[Tensor, "..."]) -> Float[Tensor, "*batch T D"]:
         """V(t) at points t: (T,) or (*batch, T) for N = 1, (T, N) or (*batch, T, N) for N > 1."""
@@ -114,19 +157,12 @@ class Signal:
 
     def _mixed(self, r: Tensor, batch: int) -> Tensor:
         """(*batch, queries, D), all queries of a sequence along one axis."""
-        if self._coefficients is not None:
-            return _queries_in_one(r, batch) @ self._coefficients.to(r.dtype)
-        values, weights = self._observed()
-        length, channels = values.shape[-2:]
-        functions, queries = r.shape[-1], r.shape[batch:-1].numel()
-        if not through_values(length, functions, channels, queries):
-            return _queries_in_one(r, batch) @ self.coefficients
-        if isinstance(weights, RidgeFit):
-            return masked_product(weights.observed(_queries_in_one(r, batch)), values, self._mask)
-        if weights.dim() == 2:
-            # One product of matrices serves all sequences.
-            return masked_product(_queries_in_one(r @ weights.mT, batch), values, self._mask)
-        return masked_product(_queries_in_one(r, batch) @ weights.mT, values, self._mask)
+        r = r.unsqueeze(-2) if r.dim() == batch + 1 else r.flatten(batch, -2)
+        if isinstance(self._content, _Observed) and through_values(
+            self._shape[-2], r.shape[-1], self._shape[-1], r.shape[-2]
+        ):
+            return self._content.mixed(r)
+        return r @ self.coefficients.to(r.dtype)
 
     def explained_variance(self) -> Float[Tensor, "*batch"]:
         r"""The share of the variance of the observations, over unmasked positions and all channels, that V explains.
@@ -154,18 +190,12 @@ class Signal:
         """
         if self._explained is not None:
             return self._explained
-        if self._values is None:
+        if not isinstance(self._content, _Observed):
             raise ValueError(
                 "This signal no longer has its observations, so their variance is not known. Call explained_variance() "
                 "on the signal that fit_signal returned, before materialize()."
             )
-        values = self._unmasked(self._values).double()
-        with without_autocast(values):
-            like = values.new_empty(0)
-            where = observation_positions(values.shape[-2], *self._sites, self._mask, like)
-            fitted = self._basis(where).double() @ self.coefficients.double()
-            share = _explained_variance(values, fitted, self._mask)
-        return share.to(wide_dtype(self._dtype))
+        return self._content.explained_variance(self.coefficients, self._basis).to(wide_dtype(self._dtype))
 
     def materialize(self) -> "Signal":
         """This signal with its coefficients computed and its observations dropped."""
@@ -177,8 +207,8 @@ class Signal:
         The basis is copied there, in at least float32. Gradients still reach the original basis, which stays where it
         is.
         """
-        source = self._values if self._coefficients is None else self._coefficients
-        like = torch.empty(0, dtype=self._dtype, device=None if source is None else source.device).to(*args, **kwargs)
+        device = (self._content.values if isinstance(self._content, _Observed) else self._content).device
+        like = torch.empty(0, dtype=self._dtype, device=device).to(*args, **kwargs)
         wide = wide_dtype(like.dtype)
         moved = self._mapped(lambda tensor: tensor.to(like.device, wide), lambda tensor: tensor.to(like.device))
         moved._basis, moved._dtype = self._basis.moved(like.device, wide), like.dtype
@@ -190,47 +220,23 @@ class Signal:
 
     def _mapped(self, change: Callable[[Tensor], Tensor], move: Callable[[Tensor], Tensor]) -> "Signal":
         """A signal with its numbers changed, and its mask and positions, which stay in float64, moved."""
-        weights = self._weights
+        new, content = copy.copy(self), self._content
+        new._explained = None if self._explained is None else change(self._explained)
+        if isinstance(content, Tensor):
+            new._content = change(content)
+            return new
+        values, weights, mask, (positions, grid) = content
         if isinstance(weights, RidgeFit):
             # The factors need float64, which not every device has.
             weights = weights.weights(wide_dtype(self._dtype))
-        numbers = {"coefficients": self._coefficients, "values": self._values, "weights": weights}
-        numbers["explained"] = self._explained
-        changed: dict[str, Any] = {name: None if part is None else change(part) for name, part in numbers.items()}
-        positions, mask = (None if part is None else move(part) for part in (self._sites.positions, self._mask))
-        sites = Sites(positions, self._sites.grid)
-        return Signal(self._basis, **changed, mask=mask, sites=sites, dtype=self._dtype)
-
-    def _observed(self) -> tuple[Tensor, Tensor | RidgeFit]:
-        """Values and weights."""
-        if self._values is None or self._weights is None:
-            raise ValueError("The signal was materialized and no longer has its observations; use its coefficients.")
-        return self._values, self._weights
-
-    def _unmasked(self, values: Tensor) -> Tensor:
-        """Values with 0 where they are masked."""
-        return values if self._mask is None else torch.where(self._mask.unsqueeze(-1), values, 0)
+        mask, positions = (None if x is None else move(x) for x in (mask, positions))
+        new._content = _Observed(change(values), change(weights), mask, Sites(positions, grid))
+        return new
 
     def __repr__(self) -> str:
         shape = (*self._shape[:-2], self._basis.num_functions, self._shape[-1])
-        state = "materialized" if self._coefficients is not None else "lazy"
+        state = "materialized" if isinstance(self._content, Tensor) else "lazy"
         return f"Signal(coefficients={shape}, {state}, basis={self._basis})"
-
-
-def _explained_variance(values: Tensor, fitted: Tensor, mask: Tensor | None) -> Tensor:
-    """1 − Σ‖h−V‖²/Σ‖h−h̄‖² of values h and fitted values V, (*batch, L, D), over unmasked positions and channels."""
-    counts = values.new_ones(()) if mask is None else mask.to(values.dtype)
-    counts = counts.expand(values.shape[:-1]).unsqueeze(-1)
-    mean = (counts * values).sum(-2, keepdim=True) / counts.sum(-2, keepdim=True).clamp(min=1)
-    missed = (counts * (values - fitted).square()).sum((-2, -1))
-    total = (counts * (values - mean).square()).sum((-2, -1))
-    # Equal observations have a variance of the size of rounding.
-    return explained_share(missed, total, (64 * torch.finfo(values.dtype).eps) ** 2 * values.square().sum((-2, -1)))
-
-
-def _queries_in_one(r: Tensor, batch: int) -> Tensor:
-    """(*batch, *Q, K) → (*batch, queries, K)."""
-    return r.unsqueeze(-2) if r.dim() == batch + 1 else r.flatten(batch, -2)
 
 
 def fit_signal(
@@ -287,7 +293,9 @@ def fit_signal(
     Reference: Martins et al. 2020, Eq. B_regression.
     """
     grid = as_grid(grid)
-    check_fit(values, basis, positions, grid, mask, penalty)
+    check_observations(values, basis.event_dim, positions, mask)
+    require_penalty(penalty)
+    check_grid(values.shape[:-1], basis.event_dim, positions, grid)
     weights: Tensor | RidgeFit
     if positions is None:
         warn_if_not_on_unit_cube(basis)
@@ -338,9 +346,67 @@ def continuous_attention(
 
     Reference: Martins et al. 2020, Eq. attention_expectation and B_regression.
     """
-    if positions is None and mask is None:
+    if positions is None and mask is None and triton_runs_on(values):
         context = fused_context(values, density, basis, grid, penalty)
         if context is not None:
             return context
     signal = fit_signal(values, basis, positions=positions, grid=grid, mask=mask, penalty=penalty)
     return signal.expectation(density)
+
+
+def masked_product(weights: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
+    """W·H, where what is masked in H counts nothing, whatever it is: (*batch, Q, L), (*batch, L, D) → (*batch, Q, D).
+
+    Args:
+        weights: W, at least float32.
+        values: H, in any dtype; the product is computed in that of the weights.
+        mask: boolean, broadcastable to (*batch, L); None if all count.
+    """
+    if mask is None:
+        values = in_dtype(values, weights.dtype)
+        if weights.dim() == values.dim() == 3 and weights.shape[0] == values.shape[0]:
+            return torch.bmm(weights, values)  # what `@` comes to, by way of views that gradients would have to pass
+        return weights @ values
+    one_each = weights.dim() == values.dim() == 3 and weights.shape[:2] == (values.shape[0], 1)
+    taken = one_each and weights.dtype == torch.float32 and values.numel() > 0 and is_eager(weights, values)
+    if taken and backend_of(values) is Backend.TRITON:
+        mean: Tensor = apply(MaskedMean, weights, values, mask.expand(values.shape[:2]).contiguous())
+        return mean
+    return _product_by_torch(weights, values, mask)
+
+
+def _product_by_torch(weights: Tensor, values: Tensor, mask: Tensor) -> Tensor:
+    return weights @ in_dtype(torch.where(mask.unsqueeze(-1), values, 0), weights.dtype)
+
+
+class MaskedMean(torch.autograd.Function):
+    """Σ_ℓ w_ℓ h_ℓ, (B, 1, L), (B, L, D), (B, L) → (B, 1, D), by a kernel that reads only what counts."""
+
+    # Torch looks at the signature of a forward with a `setup_context` in every call: longer than the kernel takes.
+    # Transforms of torch.func refuse a forward without one; under them nothing is eager, and this is not called.
+    @staticmethod
+    def forward(ctx: Any, weights: Tensor, values: Tensor, mask: Tensor) -> Tensor:
+        ctx.save_for_backward(weights, values, mask)
+        ctx.save_for_forward(weights, values, mask)
+        from contmax.kernels.means import _gpu_masked_mean
+
+        return _gpu_masked_mean.masked_mean(weights.squeeze(1).contiguous(), values.contiguous(), mask).unsqueeze(1)
+
+    @staticmethod
+    def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor | None, ...]:
+        weights, values, mask = ctx.saved_tensors
+        needs = ctx.needs_input_grad[:2]
+        if refused_by_kernels(cotangent):
+            reference = partial(_product_by_torch, mask=mask)
+            return *gradients_by_reference(reference, (weights, values), needs, cotangent), None
+        from contmax.kernels.means import _gpu_masked_mean
+
+        by_weights, by_values = _gpu_masked_mean.masked_mean_backward(
+            weights.squeeze(1).contiguous(), values.contiguous(), mask, cotangent.squeeze(1).contiguous(), needs[1]
+        )
+        return by_weights.unsqueeze(1) if needs[0] else None, by_values if needs[1] else None, None
+
+    @staticmethod
+    def tangent(ctx: Any, *tangents: Any) -> Tensor:
+        weights, values, mask = ctx.saved_tensors
+        return tangent_by_reference(partial(_product_by_torch, mask=mask), (weights, values), tangents[:2])

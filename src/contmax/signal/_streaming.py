@@ -79,7 +79,7 @@ class SignalAccumulator:
             ValueError: if shapes do not fit each other, or batch or channels are not those of the observations so far.
             TypeError: if the mask is not boolean.
         """
-        check_observations(values, self.basis, positions, mask)
+        check_observations(values, self.basis.event_dim, positions, mask)
         design, wide = design_at(positions, self.basis, mask)[1].double(), values.double()
         if mask is not None:
             wide = torch.where(mask.unsqueeze(-1), wide, 0)

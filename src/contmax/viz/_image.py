@@ -1,7 +1,6 @@
 """Where a model looks in an image: a picture and a page, with weights of cells and ellipses of densities."""
 
 import base64
-import math
 import struct
 import zlib
 from typing import Any
@@ -225,11 +224,10 @@ def _words(number: int, ellipse: MassEllipse) -> str:
 
 def _ellipse(ellipse: MassEllipse, words: str) -> str:
     (x, y), (a, b) = ellipse.centre, ellipse.half_axes
-    angle = math.degrees(math.atan2(ellipse.axis[1], ellipse.axis[0]))
     return (
-        f'<ellipse cx="{x:.5g}" cy="{y:.5g}" rx="{a:.5g}" ry="{b:.5g}" transform="rotate({angle:.3f} {x:.5g} {y:.5g})" '
-        f'opacity="{ellipse.weight:.3g}" vector-effect="non-scaling-stroke" tabindex="0" role="img" '
-        f'aria-label="{words}"/>'
+        f'<ellipse cx="{x:.5g}" cy="{y:.5g}" rx="{a:.5g}" ry="{b:.5g}" '
+        f'transform="rotate({ellipse.angle:.3f} {x:.5g} {y:.5g})" opacity="{ellipse.weight:.3g}" '
+        f'vector-effect="non-scaling-stroke" tabindex="0" role="img" aria-label="{words}"/>'
     )
 
 

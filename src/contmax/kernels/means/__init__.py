@@ -7,4 +7,3 @@ from contmax.kernels.means._operators import PLANE as PLANE
 from contmax.kernels.means._operators import gates_are_compiled as gates_are_compiled
 from contmax.kernels.means._operators import gaussian_mean_gradients as gaussian_mean_gradients
 from contmax.kernels.means._operators import gaussian_means as gaussian_means
-from contmax.kernels.means._operators import masked_means_are_compiled as masked_means_are_compiled

@@ -1,7 +1,7 @@
 """E_p[ψ] on the line and its gradients: a block of densities against a block of basis functions in each program.
 
-The rules are those of `contmax.expectations._line_normal` (α = 1, here k = ∞) and `contmax.expectations._line_window`
-(k = 1/(α−1) = 0, …, 4). All arithmetic is in float32.
+The rules are those of `contmax.expectations._line_gaussian` for k = 1/(α−1) = 0, …, 4 and ∞. All arithmetic is in
+float32.
 """
 
 import math

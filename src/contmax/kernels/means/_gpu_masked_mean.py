@@ -1,6 +1,6 @@
 """Σ_ℓ w_ℓ h_ℓ over the positions that a mask allows. Masked values are never read, so they may be NaN.
 
-The references are in contmax.signal._masked_mean.
+The references are in contmax.signal._signal.
 """
 
 import torch

@@ -1,7 +1,7 @@
 """Windows of β-Gaussians on the line, in float32: where the integrand of a pair is, and its sums there.
 
-The rules are those of `contmax.expectations._line_window`, k = 1/(α−1) = 0, …, 4. Lengths, distances and slopes stay in
-range here, whatever the parameters are.
+The rules are those of `contmax.expectations._line_gaussian`, k = 1/(α−1) = 0, …, 4. Lengths, distances and slopes stay
+in range here, whatever the parameters are.
 """
 
 import triton

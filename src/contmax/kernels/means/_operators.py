@@ -106,13 +106,3 @@ def gates_are_compiled(logits: Tensor) -> bool:
         and is_eager(logits)
         and backend_of(logits) is Backend.TRITON
     )
-
-
-def masked_means_are_compiled(weights: Tensor, values: Tensor) -> bool:
-    """Whether `contmax.kernels.means._gpu_masked_mean` takes these tensors, in eager calls too."""
-    return (
-        weights.dtype == torch.float32
-        and values.numel() > 0
-        and is_eager(weights, values)
-        and backend_of(values) is Backend.TRITON
-    )

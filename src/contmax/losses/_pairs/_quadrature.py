@@ -23,10 +23,10 @@ from torch.distributions import (
 from contmax._eager import is_eager_cpu
 from contmax._typing import Bool, Float
 from contmax.densities import Density, Empirical, LineDensity, LineLaw, MultivariateBetaGaussian, Triangular
+from contmax.densities._density import unchecked
 from contmax.densities._divergence import gaussian
 from contmax.densities._elliptical import Elliptical
 from contmax.densities._line_rule import LineRule, landmarks_of
-from contmax.densities._unchecked import unchecked
 from contmax.losses._fenchel_young import loss_between, register_fenchel_young
 from contmax.losses._pairs._negentropy import HEIGHT_SLACK, is_infinite, not_negative, order_of, tsallis_rate
 
