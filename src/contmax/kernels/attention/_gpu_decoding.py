@@ -236,7 +236,7 @@ def solve_rows(
     C: tl.constexpr, VALUE_WIDTH: tl.constexpr, COLUMNS: tl.constexpr, WIDE: tl.constexpr,
     CANDIDATES: tl.constexpr, CHUNK: tl.constexpr, TOGETHER: tl.constexpr,
 ):  # fmt: skip
-    """OUT (all queries, C) of rows that are not dense. STATES (all queries, 2): maximum and t of dense rows, else t = 0.
+    """OUT (all queries, C) but for dense rows. STATES (all queries, 2): maximum and t of dense rows, t = 0 elsewhere.
 
     A row has up to WIDE tiles. TILES, KEYS and LISTED (all queries, CANDIDATES) are memory for this program: tiles that
     may have mass, then candidates and their scores.
