@@ -1,4 +1,4 @@
-"""Decoding on a GPU: a hundred thousand caches beside the kernels for many queries, and a captured step of generation."""
+"""Decoding on a GPU: a hundred thousand caches beside the kernels for many queries, and a captured step."""
 
 import itertools
 
