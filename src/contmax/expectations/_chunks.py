@@ -110,7 +110,8 @@ class _InChunks(torch.autograd.Function):
 
     @staticmethod
     def tangent(ctx: Any, *tangents: Any) -> Tensor:
-        return tangent_by_reference(ctx.reference, ctx.saved_tensors, tangents[4:])
+        moved: Tensor = tangent_by_reference(ctx.reference, ctx.saved_tensors, tangents[4:])
+        return moved
 
 
 def _batch(tensors: Sequence[Tensor | None], batch_dims: int) -> torch.Size:
