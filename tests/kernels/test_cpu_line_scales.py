@@ -15,7 +15,7 @@ numba = pytest.importorskip("numba", reason="numba is not installed: pip install
 
 from contmax.expectations._line_scales import _has_no_heavy_tails  # noqa: E402
 from contmax.kernels.means import _cpu_means  # noqa: E402
-from contmax.kernels.means._cpu_scale_law import angle, sin_cos  # noqa: E402
+from contmax.kernels.means._cpu_scale_path import angle, sin_cos  # noqa: E402
 
 F64 = torch.float64
 RULE = (40.0, 3.9, 1.4, 0.85, 0.9)
@@ -178,13 +178,13 @@ def test_two_threads_give_the_same():
 @numba.njit
 def _angles(x, y, angles):
     for i in range(x.size):
-        angles[i] = angle(x[i], y[i], np.sqrt(x[i] ** 2 + y[i] ** 2))
+        angles[i] = angle(x[i], y[i], np.sqrt(x[i] ** 2 + y[i] ** 2), np.float64)
 
 
 @numba.njit
 def _turns(x, sines, cosines):
     for i in range(x.size):
-        sines[i], cosines[i] = sin_cos(x[i])
+        sines[i], cosines[i] = sin_cos(x[i], np.float64)
 
 
 def test_angles_sines_and_cosines():

@@ -18,7 +18,7 @@ from contmax.kernels.rows import _cpu_rows  # noqa: E402
 NAMES = {
     _cpu_rows: ("forward_rows", "backward_rows"),
     _cpu_listed: ("count_rows", "list_rows", "mean_rows", "product_rows", "gradient_heads"),
-    _cpu_means: ("line_scale_rows", "plane_rows", "slope_rows", "value_rows"),
+    _cpu_means: ("line_scale_rows", "plane_rows", "window_rows"),
 }
 KERNELS = {name: getattr(module, name) for module, names in NAMES.items() for name in names}
 FOLDER = Path(kernels.__file__).parent

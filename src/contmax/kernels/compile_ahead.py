@@ -26,13 +26,9 @@ def _rows_backward(dtype: torch.dtype) -> None:
     rows.on_cpu().entmax_rows_backward(p, p, 1.5, needs_alpha=True)
 
 
-def _window_values(dtype: torch.dtype, with_slopes: bool = False) -> None:
+def _windows(dtype: torch.dtype) -> None:
     two = torch.ones(2, dtype=dtype)
-    _cpu_means.window_values(two, two, two, two, 1.0, 1.0, (two, two), with_slopes)
-
-
-def _window_slopes(dtype: torch.dtype) -> None:
-    _window_values(dtype, with_slopes=True)
+    _cpu_means.window_values(two, two, two, two, 1.0, 1.0, (two, two), with_slopes=True)
 
 
 def _plane(dtype: torch.dtype) -> None:
@@ -54,7 +50,7 @@ def _lists(dtype: torch.dtype) -> None:
     listed.add_listed_gradients(p.clone(), p.clone(), (*lists, slopes), p, p, p)
 
 
-_KERNELS = (_rows_forward, _rows_backward, _window_values, _window_slopes, _plane, _line_scales, _lists)
+_KERNELS = (_rows_forward, _rows_backward, _windows, _plane, _line_scales, _lists)
 
 
 def _compile(use: Callable[[torch.dtype], None]) -> None:

@@ -1,7 +1,6 @@
 """Fenchel–Young losses over rows of logits, against class ids or soft targets, for fixed α ≤ 2.
 
-The loss of a row against q = (1−s)·e_y + s·(uniform on the allowed classes) is Ω*(z) − ⟨z, q⟩ with gradient p̂ − q; soft
-targets are in `rows._gpu_soft_rows`. The forward pass stores a few statistics per row, from which the backward pass
+`rows._gpu_row_loss` has the equations. The forward pass stores a few statistics per row, from which the backward pass
 computes p̂ again:
 
 * the maximum, t = 1 − εA, 1/Σ weights, and the share that smoothing gives to each allowed class;
@@ -34,10 +33,18 @@ from contmax.kernels.gpu._launch import (
 )
 from contmax.kernels.rows._gpu_lists import list_scores
 from contmax.kernels.rows._gpu_long_rows import solve_long_rows
-from contmax.kernels.rows._gpu_row_loss import chunk_has_mass, smoothed, store_cut, store_loss, store_tops, target_score
-from contmax.kernels.rows._gpu_rows import below_maximum, load_rows, row_offsets, saturated
-from contmax.kernels.rows._gpu_soft_rows import soft_gradient, soft_loss_rows
-from contmax.kernels.rows._gpu_solve import NOTHING, newton_step, relative_weights, solved_weights
+from contmax.kernels.rows._gpu_row_loss import (
+    chunk_has_mass,
+    class_cost,
+    probabilities,
+    slope_of_negentropy,
+    soft_sums,
+    soft_terms,
+    store_loss,
+    store_statistics,
+)
+from contmax.kernels.rows._gpu_rows import load_rows, row_offsets, saturated
+from contmax.kernels.rows._gpu_solve import below, conjugate, solved_weights
 
 # Longer rows are read in slices, which list the few logits that may have mass.
 LONGEST_ON_CHIP = 4096
@@ -60,7 +67,8 @@ class Kind(NamedTuple):
     @property
     def constants(self) -> dict[str, int]:
         """The constants that all kernels of losses have."""
-        return {"K": order_of(self.alpha), "HAS_MASK": self.has_mask, "SMOOTHS": self.smoothing > 0}
+        is_smooth = self.smoothing > 0
+        return {"K": order_of(self.alpha), "HAS_MASK": self.has_mask, "SMOOTHS": is_smooth, "IS_SOFT": self.is_soft}
 
 
 def statistics_width(columns: int, is_soft: bool) -> int:
@@ -135,8 +143,8 @@ def _backward(
     shared = all(stride == 0 for stride, size in zip(g.stride(), g.shape, strict=True) if size > 1)
     kind = Kind(alpha, smoothing, mask is not None, target.is_floating_point())
     launch = _gradient(rows, kind, statistics.shape[-1], 0 if shared else 1, grad_target is not None)
-    results = (grad, grad if grad_target is None else grad_target)[: 1 + kind.is_soft]
-    launch(*tensors, target, statistics, g if shared else g.contiguous(), *results)
+    grads = (grad, grad if grad_target is None else grad_target)
+    launch(*tensors, target, statistics, g if shared else g.contiguous(), *grads)
 
 
 @cached(LAUNCHES)
@@ -146,54 +154,48 @@ def _short_losses(rows: Rows, kind: Kind) -> Launch:
     block = forward_block(rows.columns, constants["K"])
     constants |= {"SPAN": CHUNK if rows.columns > CHUNK else 0, "R": block.rows, "B": block.columns}
     numbers = (rows.total, rows.columns, kind.alpha - 1, kind.smoothing, width, *rows.places)
-    kernel = soft_loss_rows if kind.is_soft else loss_rows
-    return Launch(kernel, block.programs(rows.total), numbers, constants, block.warps)
+    return Launch(loss_rows, block.programs(rows.total), numbers, constants, block.warps)
 
 
 @cached(LAUNCHES)
 def _long_losses(rows: Rows, sizes: Sizes, kind: Kind) -> tuple[Launch, Launch]:
     """List the logits that may have mass, and solve the lists."""
     epsilon, width = kind.alpha - 1, statistics_width(rows.columns, kind.is_soft)
-    first = {"K": kind.constants["K"], "PER_ROW": False, "HAS_MASK": kind.has_mask}
+    kinds = {"K": kind.constants["K"], "PER_ROW": False, "HAS_MASK": kind.has_mask}
     maps = {"IS_MAP": False, "IS_SOFT": kind.is_soft}
+    numbers, registers = (rows.columns, epsilon, width, *rows.places), _REGISTERS_WITH_SOFT_TARGETS
     list_them = Launch(
         list_scores,
         (rows.total, sizes.slices),
-        (rows.columns, epsilon, width, *rows.places),
-        {**first, **maps, **sizes.when_listing},
+        numbers,
+        kinds | maps | sizes.when_listing,
         1,
-        _REGISTERS_WITH_SOFT_TARGETS if kind.is_soft else _REGISTERS,
+        registers if kind.is_soft else _REGISTERS,
     )
-    targets = {"HAS_TARGET": not kind.is_soft, "SMOOTHS": kind.smoothing > 0}
-    solve = Launch(
-        solve_long_rows,
-        (rows.total,),
-        (rows.columns, sizes.slices, epsilon, kind.smoothing, width, *rows.places),
-        {**first, **targets, **maps, "NEEDS_LOSS": True, **sizes.when_solving},
-        8,
-    )
-    return list_them, solve
+    kinds |= {"SMOOTHS": kind.smoothing > 0, **maps, "NEEDS_OMEGA": False, **sizes.when_solving}
+    numbers = (rows.columns, sizes.slices, epsilon, kind.smoothing, width, *rows.places)
+    return list_them, Launch(solve_long_rows, (rows.total,), numbers, kinds, 8)
 
 
 @cached(LAUNCHES)
 def _gradient(rows: Rows, kind: Kind, width: int, step: int, needs_target: bool) -> Launch:
     """Rows with `width` statistics; `step` is the stride of the cotangents, 0 if all rows share one."""
     chunk = min(CHUNK, max(power_of_two(rows.columns), 16))
-    constants = kind.constants | ({"NEEDS_TARGET": needs_target} if kind.is_soft else {})
-    constants |= {"HAS_TOPS": width > 4 + kind.is_soft, "CHUNKS": _TILES_OF_GRADIENT, "CHUNK": chunk}
+    constants = kind.constants | {"NEEDS_TARGET": needs_target, "HAS_TOPS": width > 4 + kind.is_soft}
+    constants |= {"CHUNKS": _TILES_OF_GRADIENT, "CHUNK": chunk}
     grid = (rows.total, blocks_of(rows.columns, chunk * _TILES_OF_GRADIENT))
     numbers = (rows.columns, kind.alpha - 1, kind.smoothing, step, width, *rows.places)
-    return Launch(soft_gradient if kind.is_soft else loss_gradient, grid, numbers, constants, max(1, chunk // 128))
+    return Launch(loss_gradient, grid, numbers, constants, max(1, chunk // 128))
 
 
 @triton.jit
 def loss_rows(
     X, M, Y, STATISTICS, LOSS, rows, n, fixed_epsilon, smoothing, width,
     size_b, size_c, xa, xb, xc, ma, mb, mc,
-    K: tl.constexpr, HAS_MASK: tl.constexpr, SMOOTHS: tl.constexpr,
+    K: tl.constexpr, HAS_MASK: tl.constexpr, SMOOTHS: tl.constexpr, IS_SOFT: tl.constexpr,
     SPAN: tl.constexpr, R: tl.constexpr, B: tl.constexpr,
 ):  # fmt: skip
-    """Losses and statistics of rows that fit on the chip, against class ids."""
+    """Losses and statistics of rows that fit on the chip, against class ids, or weights where IS_SOFT."""
     r = tl.program_id(0) * R + tl.arange(0, R)
     columns = tl.arange(0, B)
     exists = r < rows
@@ -201,35 +203,45 @@ def loss_rows(
     at = row_offsets(r, size_b, size_c, xa, xb, xc)
     mask_at = row_offsets(r, size_b, size_c, ma, mb, mc)
     x = load_rows(X, M, at, mask_at, inside, columns, HAS_MASK)
-    y, top = below_maximum(x)
+    top = tl.max(x, 1)
+    y = below(x, top)
+    distance = x - tl.where(top == -float("inf"), 0.0, top)[:, None]
     epsilon = tl.zeros([R], tl.float32) + fixed_epsilon
-    normaliser, t, weight, total, slope = solved_weights(y, epsilon, K, False, B)
-    normaliser += newton_step(total, slope, normaliser, t, epsilon, K)
-    p = weight / tl.where(total > 0.0, total, 1.0)[:, None]
-    gain = (epsilon * tl.sum(tl.where(p > 0.0, p * y, 0.0), 1) + normaliser) / (1.0 + epsilon)
+    if IS_SOFT:
+        target = tl.load(Y + r.to(tl.int64)[:, None] * n + columns[None, :], mask=inside, other=0.0).to(tl.float32)
+        mass, bits, product, impossible = soft_sums(target, distance, epsilon, K)
+        cost, scale = soft_terms(mass, bits, product, impossible, epsilon, smoothing, K)
+        tl.store(STATISTICS + r.to(tl.int64) * width + width - 1, scale, mask=exists)
+    else:
+        cost = class_cost(X, M, Y, r, at, mask_at, exists, n, top, smoothing, HAS_MASK)
     share = tl.zeros([R], tl.float32)
-    linear = target_score(X, M, Y, r, at, mask_at, exists, n, top, HAS_MASK)
     if SMOOTHS:
         allowed = inside
         if HAS_MASK:
             allowed = inside & (tl.load(M + mask_at[:, None] + columns[None, :], mask=inside, other=0) != 0)
-        spread = tl.sum(tl.where(allowed, x - tl.where(top == -float("inf"), 0.0, top)[:, None], 0.0), 1)
         share = smoothing / tl.maximum(tl.sum(allowed.to(tl.float32), 1), 1.0)
-        linear = smoothed(smoothing, linear, share, spread)
-    store_cut(STATISTICS, r, exists, width, top, t, total, share)
-    if SPAN > 0:  # one row a program
-        store_tops(STATISTICS + tl.program_id(0).to(tl.int64) * width, x, 0, n, B // SPAN, SPAN)
-    store_loss(LOSS, r, exists, top, gain, linear, True)
+        cost -= share * tl.sum(tl.where(allowed, distance, 0.0), 1)
+    normaliser, t, weight, total, slope = solved_weights(y, epsilon, K, False, B)
+    product = tl.sum(tl.where(weight > 0.0, weight * y, 0.0), 1)
+    store_statistics(STATISTICS, r, exists, width, top, t, total, share)
+    if SPAN > 0:  # one row a program, of several tiles
+        span = tl.arange(0, B // SPAN)
+        maxima = tl.max(tl.reshape(x, [B // SPAN, SPAN]), 1)
+        tl.store(STATISTICS + tl.program_id(0).to(tl.int64) * width + 4 + span, maxima, mask=span * SPAN < n)
+    store_loss(LOSS, r, exists, top, conjugate(product, total, slope, normaliser, t, epsilon, K) + cost)
 
 
 @triton.jit
 def loss_gradient(
-    X, M, Y, STATISTICS, G, DX, n, fixed_epsilon, smoothing, g_stride, width,
+    X, M, Y, STATISTICS, G, DX, DY, n, fixed_epsilon, smoothing, g_stride, width,
     size_b, size_c, xa, xb, xc, ma, mb, mc,
-    K: tl.constexpr, HAS_MASK: tl.constexpr, SMOOTHS: tl.constexpr, HAS_TOPS: tl.constexpr,
-    CHUNKS: tl.constexpr, CHUNK: tl.constexpr,
+    K: tl.constexpr, HAS_MASK: tl.constexpr, SMOOTHS: tl.constexpr, IS_SOFT: tl.constexpr, NEEDS_TARGET: tl.constexpr,
+    HAS_TOPS: tl.constexpr, CHUNKS: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
-    """g (p̂ − q) against class ids; rows with g = 0 are not read, nor are tiles without mass."""
+    """g (p̂ − (1−s) q − s u), and for soft targets g (1−s) (∂Ω/∂q − z)/S where NEEDS_TARGET.
+
+    Rows with g = 0 are not read, nor are logits of tiles without mass unless the gradient of the targets needs them.
+    """
     r = tl.program_id(0)
     row = r + tl.arange(0, 1)
     at = row_offsets(r, size_b, size_c, xa, xb, xc)
@@ -237,29 +249,42 @@ def loss_gradient(
     g = tl.load(G + row.to(tl.int64) * g_stride).to(tl.float32)
     statistics = STATISTICS + row.to(tl.int64) * width
     top, t, inverse = tl.load(statistics), tl.load(statistics + 1), tl.load(statistics + 2)
+    share = tl.load(statistics + 3)
+    if IS_SOFT:
+        scale = tl.load(statistics + width - 1)
+        # A fully masked row has no gradient.
+        g = tl.where(top == -float("inf"), 0.0, g)
+    else:
+        target_class = tl.load(Y + r)
     top = tl.where(top == -float("inf"), 0.0, top)
-    share = tl.sum(tl.load(statistics + 3), 0)
-    broken = tl.sum(t * 0.0, 0)
     epsilon = tl.zeros([1], tl.float32) + fixed_epsilon
-    target = tl.load(Y + r)
     begin = tl.program_id(1) * CHUNK * CHUNKS
     for start in range(begin, tl.minimum(begin + CHUNK * CHUNKS, n), CHUNK):
         columns = start + tl.arange(0, CHUNK)
+        here = r.to(tl.int64) * n + columns
         inside = columns < n
         wanted = inside & (g != 0.0)
+        allowed = wanted
         if HAS_MASK:  # a masked class has no gradient, not even as a target
-            wanted = wanted & (tl.load(M + mask_at + columns, mask=wanted, other=0) != 0)
+            allowed = wanted & (tl.load(M + mask_at + columns, mask=wanted, other=0) != 0)
+        if IS_SOFT:
+            target = tl.load(Y + here, mask=wanted, other=0.0).to(tl.float32)
         has_mass = True
-        if HAS_TOPS:
+        if HAS_TOPS and not NEEDS_TARGET:
             has_mass = chunk_has_mass(tl.load(statistics + 4 + start // CHUNK), top, t, epsilon)
-        residual = tl.zeros([CHUNK], tl.float32) + broken
+        residual = tl.zeros([CHUNK], tl.float32) + t * 0.0
         if has_mass:
-            x = tl.load(X + at + columns, mask=wanted, other=-float("inf")).to(tl.float32)
-            y = x[None, :] - top[:, None]
-            weight, _ = relative_weights(tl.where(y < NOTHING, NOTHING, y), t, epsilon, K)
-            residual += tl.sum(weight * inverse[:, None], 0)
-        residual -= tl.where(columns == target, 1.0 - smoothing, 0.0)
+            x = tl.load(X + at + columns, mask=allowed, other=-float("inf")).to(tl.float32)
+            residual += tl.sum(probabilities(x[None, :], top, t, inverse, epsilon, K), 0)
+            if NEEDS_TARGET:
+                # A target on a score of −inf makes the loss +inf whatever the others are: ⟨z, q⟩ has no slope.
+                score = tl.where((scale > 0.0) & (x > -float("inf")), x - top, 0.0)
+                slope = tl.sum(slope_of_negentropy(target[None, :], scale, smoothing, epsilon, K), 0) - score
+                tl.store(DY + here, saturated(tl.where(wanted, g * tl.abs(scale) * slope, 0.0), DY), mask=inside)
+        if IS_SOFT:
+            residual -= target * tl.where(scale < 0.0, 0.0, scale)
+        else:
+            residual -= tl.where(columns == target_class, 1.0 - smoothing, 0.0)
         if SMOOTHS:
-            residual -= tl.where(wanted, share, 0.0)
-        here = r.to(tl.int64) * n + columns
-        tl.store(DX + here, saturated(tl.where(wanted, g * residual, 0.0), DX), mask=inside)
+            residual -= share
+        tl.store(DX + here, saturated(tl.where(allowed, g * residual, 0.0), DX), mask=inside)

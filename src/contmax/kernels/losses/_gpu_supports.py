@@ -15,8 +15,7 @@ from contmax.kernels.gpu._cached_launch import Launch
 from contmax.kernels.gpu._launch import CHUNK, order_of, side_by_side
 from contmax.kernels.losses._gpu_losses import write_gradients
 from contmax.kernels.losses._operators import LinearLoss, Supports
-from contmax.kernels.rows._gpu_row_loss import chunk_has_mass
-from contmax.kernels.rows._gpu_solve import NOTHING, relative_weights
+from contmax.kernels.rows._gpu_row_loss import chunk_has_mass, probabilities
 
 _CHANNELS = 512
 # Rows and channels of a tile of the dense product.
@@ -73,7 +72,6 @@ def _list_support(
     r = tl.program_id(0).to(tl.int64)
     statistics = STATISTICS + r * stat_stride + tl.arange(0, 1)
     top, t, inverse = tl.load(statistics), tl.load(statistics + 1), tl.load(statistics + 2)
-    top = tl.where(top == -float("inf"), 0.0, top)
     epsilons = tl.zeros([1], tl.float32) + epsilon
     count = 0
     for start in range(0, n, CHUNK):
@@ -83,9 +81,7 @@ def _list_support(
         if has_mass:
             columns = start + tl.arange(0, CHUNK)
             x = tl.load(X + r * n + columns, mask=columns < n, other=-float("inf")).to(tl.float32)
-            y = x[None, :] - top[:, None]
-            weight, _ = relative_weights(tl.where(y < NOTHING, NOTHING, y), t, epsilons, K)
-            p = tl.sum(weight * inverse[:, None], 0)
+            p = tl.sum(probabilities(x[None, :], top, t, inverse, epsilons, K), 0)
             keep = p > 0.0
             place = count + tl.cumsum(keep.to(tl.int32), 0) - 1
             listed = keep & (place < CAPACITY)

@@ -18,8 +18,8 @@ from contmax.kernels._counting import blocks_of, power_of_two
 from contmax.kernels.gpu._cached_launch import Launch
 from contmax.kernels.gpu._launch import laid_out, order_of, side_by_side
 from contmax.kernels.losses._operators import LinearLoss, Supports
+from contmax.kernels.rows._gpu_row_loss import probabilities
 from contmax.kernels.rows._gpu_rows import saturated
-from contmax.kernels.rows._gpu_solve import NOTHING, relative_weights
 
 # Classes and channels of a program, and the stages of its pipeline: it loads tokens, then their hidden vectors.
 _CLASSES, _CHANNELS, _STAGES = 128, 128, 6
@@ -290,11 +290,7 @@ def _make_residuals(
         at = STATISTICS + token * stat_stride
         top, t = tl.load(at, mask=lives, other=0.0), tl.load(at + 1, mask=lives, other=1.0)
         inverse, g = tl.load(at + 2, mask=lives, other=0.0), tl.load(G + token, mask=lives, other=0.0)
-        y = x - tl.where(top == -float("inf"), 0.0, top)[:, None]
-        weights, _ = relative_weights(
-            tl.where(y < NOTHING, NOTHING, y), t, tl.zeros([ROWS], tl.float32) + epsilon, K
-        )  # fmt: skip
-        p = weights * inverse[:, None]
+        p = probabilities(x, top, t, inverse, tl.zeros([ROWS], tl.float32) + epsilon, K)
         is_target = c[None, :] == tl.load(Y + token, mask=lives, other=-1)[:, None]
         value = g[:, None] * (p - tl.where(is_target, 1.0 - smoothing, 0.0))
         here = i.to(tl.int64)[:, None] * width + column[None, :]

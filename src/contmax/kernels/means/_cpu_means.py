@@ -12,8 +12,8 @@ from torch import Tensor
 
 from contmax.kernels.cpu._threads import over_rows
 from contmax.kernels.means._cpu_line_scales import line_scale_rows
-from contmax.kernels.means._cpu_plane import plane_rows
-from contmax.kernels.means._cpu_windows import numbers_of, slope_rows, value_rows
+from contmax.kernels.means._cpu_scale_path import plane_rows
+from contmax.kernels.means._cpu_windows import numbers_of, window_rows
 
 
 def window_values(
@@ -44,12 +44,9 @@ def window_values(
     r = loc.new_empty(*loc.shape, centre.shape[0])
     densities = [_array(x).reshape(-1) for x in (loc, half)]
     inputs = (*densities, numbers_of(k, constant, densities[0].dtype), *(_array(x) for x in (centre, width, *rule)))
-    if not with_slopes:
-        over_rows(value_rows, _rows(r), *inputs)
-        return r, None
-    by = loc.new_empty(3, *r.shape)
-    over_rows(slope_rows, _rows(r), by.numpy().reshape(3, -1, centre.shape[0]), *inputs)
-    return r, by.movedim(0, -2)
+    by = loc.new_empty(3 if with_slopes else 0, *r.shape)
+    over_rows(window_rows, _rows(r), by.numpy().reshape(len(by), loc.numel(), centre.shape[0]), *inputs)
+    return r, by.movedim(0, -2) if with_slopes else None
 
 
 def line_scale_means(

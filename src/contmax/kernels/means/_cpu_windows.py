@@ -34,41 +34,30 @@ def numbers_of(k: float, constant: float, dtype: Any) -> Any:
 
 
 @kernel(error_model="numpy")
-def value_rows(r, loc, half, numbers, centre, width, nodes, weights, start, stop):  # type: ignore[no-untyped-def]
-    """r of densities start…stop."""
-    k, functions = centre.dtype.type(numbers[_K]), np.uint64(centre.shape[0])
-    windows, live = np.empty((_ROWS, functions), centre.dtype), np.empty(functions, np.uint64)
-    total = np.empty(functions, centre.dtype)
-    for b in range(np.uint64(start), np.uint64(stop)):
-        count = _place(loc[b], half[b], numbers, centre, width, windows, live)
-        total[:] = 0
-        for n in range(np.uint64(nodes.shape[0])):
-            _add_values(windows, count, nodes[n], weights[n], k, total)
-        r[b] = _skipped(loc[b], half[b])
-        for i in range(count):
-            j = live[i]
-            r[b, j] = numbers[_CONSTANT] * windows[_SPAN, i] * total[i] / width[j]
-
-
-@kernel(error_model="numpy")
-def slope_rows(r, by, loc, half, numbers, centre, width, nodes, weights, start, stop):  # type: ignore[no-untyped-def]
-    """r and by = ∂r/∂(μ, a, σ_j) of densities start…stop.
+def window_rows(r, by, loc, half, numbers, centre, width, nodes, weights, start, stop):  # type: ignore[no-untyped-def]
+    """r of densities start…stop, and unless `by` has no rows by = ∂r/∂(μ, a, σ_j).
 
     E[ψ′] forms for a narrow density or k = 0, escort forms else.
     """
-    k, functions = centre.dtype.type(numbers[_K]), np.uint64(centre.shape[0])
+    k, functions, with_slopes = centre.dtype.type(numbers[_K]), np.uint64(centre.shape[0]), by.shape[0] > 0
     windows, live = np.empty((_ROWS, functions), centre.dtype), np.empty(functions, np.uint64)
     sums = np.empty((_SUMS, functions), centre.dtype)
     for b in range(np.uint64(start), np.uint64(stop)):
         count = _place(loc[b], half[b], numbers, centre, width, windows, live)
         sums[:] = 0
         for n in range(np.uint64(nodes.shape[0])):
-            _add_slopes(windows, count, nodes[n], weights[n], k, sums)
-        r[b] = by[0, b] = by[1, b] = by[2, b] = _skipped(loc[b], half[b])
+            if with_slopes:
+                _add_slopes(windows, count, nodes[n], weights[n], k, sums)
+            else:
+                _add_values(windows, count, nodes[n], weights[n], k, sums)
+        # r and slopes of a pair without a window: 0, or NaN from NaN.
+        r[b] = by[:, b] = np.nan if loc[b] != loc[b] or half[b] != half[b] else 0.0
         for i in range(count):
             j = live[i]
             factor = numbers[_CONSTANT] * windows[_SPAN, i] / width[j]
             r[b, j] = factor * sums[_VALUE, i]
+            if not with_slopes:
+                continue
             if windows[_NARROW, i] > 0 or k < 1:
                 by[0, b, j] = -factor * sums[_BY_LOC, i] / width[j]
                 by[1, b, j] = -factor * sums[_BY_HALF, i] / width[j]
@@ -109,12 +98,6 @@ def _place(loc, half, numbers, centre, width, windows, live):  # type: ignore[no
     return count
 
 
-@njit
-def _skipped(loc, half):  # type: ignore[no-untyped-def]
-    """r and slopes of a pair without a window: 0, or NaN from NaN."""
-    return np.nan if loc != loc or half != half else 0.0
-
-
 @njit(error_model="numpy", fastmath=fast.CONTRACT)
 def _at(windows, i, x):  # type: ignore[no-untyped-def]
     """z, 1 + y and 1 − y at a node."""
@@ -132,7 +115,7 @@ def _factor(k, from_k):  # type: ignore[no-untyped-def]
 
 
 @njit(error_model="numpy", fastmath=fast.CONTRACT)
-def _add_values(windows, count, x, weight, k, total):  # type: ignore[no-untyped-def]
+def _add_values(windows, count, x, weight, k, sums):  # type: ignore[no-untyped-def]
     wide_vectors()
     half = windows.dtype.type(-0.5)
     (a, b), (c, d), (e, f), (g, h) = _factor(k, 1), _factor(k, 2), _factor(k, 3), _factor(k, 4)
@@ -140,7 +123,7 @@ def _add_values(windows, count, x, weight, k, total):  # type: ignore[no-untyped
         z, left, right = _at(windows, i, x)
         room = left * right
         mass = (a * room + b) * (c * room + d) * (e * room + f) * (g * room + h)
-        total[i] += weight * mass * fast.exp(half * z * z)
+        sums[_VALUE, i] += weight * mass * fast.exp(half * z * z)
 
 
 @njit(error_model="numpy", fastmath=fast.CONTRACT)

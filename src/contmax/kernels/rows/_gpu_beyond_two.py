@@ -14,21 +14,12 @@ is found by bisection over all float32 numbers, 32 readings of the row. Newton's
 import triton
 import triton.language as tl
 
+from contmax.kernels.rows._gpu_lists import load_chunk
 from contmax.kernels.rows._gpu_rows import row_offsets
 
 _NEWTON_STEPS = tl.constexpr(14)  # twice as many as the worst case that was found
 # A logarithm whose exponential is 0.
 _LOG_ZERO = tl.constexpr(-1e5)
-
-
-@triton.jit
-def scores_of(X, M, at, mask_at, start, n, HAS_MASK: tl.constexpr, CHUNK: tl.constexpr):
-    """A chunk of one row in float64, −inf where masked or outside."""
-    columns = start + tl.arange(0, CHUNK)
-    inside = columns < n
-    if HAS_MASK:
-        inside = inside & (tl.load(M + mask_at + columns, mask=inside, other=0) != 0)
-    return tl.load(X + at + columns, mask=inside, other=-float("inf")).to(tl.float64)
 
 
 @triton.jit
@@ -46,7 +37,7 @@ def mass_and_slope(X, M, at, mask_at, n, lowest, log_v, epsilon, HAS_MASK: tl.co
     """Σ p_i(v), and its derivative in ln v, Σ p_i(v)^{1−ε} v^ε."""
     mass, slope = tl.zeros([CHUNK], tl.float64), tl.zeros([CHUNK], tl.float64)
     for start in range(0, n, CHUNK):
-        x = scores_of(X, M, at, mask_at, start, n, HAS_MASK, CHUNK)
+        x = load_chunk(X, M, at, mask_at, start, n, HAS_MASK, CHUNK).to(tl.float64)
         log_p = log_probability(x, lowest, log_v, epsilon)
         mass += tl.exp(log_p)
         slope += tl.where(x >= lowest, tl.exp(log_p + epsilon * (log_v - log_p)), 0.0)
@@ -74,7 +65,7 @@ def last_in_support(X, M, at, mask_at, n, top, epsilon, HAS_MASK: tl.constexpr, 
     edge = key_of(high.to(tl.int32)).to(tl.float32, bitcast=True).to(tl.float64)
     nearest = tl.full([CHUNK], float("inf"), tl.float64)
     for start in range(0, n, CHUNK):
-        x = scores_of(X, M, at, mask_at, start, n, HAS_MASK, CHUNK)
+        x = load_chunk(X, M, at, mask_at, start, n, HAS_MASK, CHUNK).to(tl.float64)
         nearest = tl.minimum(nearest, tl.where(x >= edge, x, float("inf")))
     return tl.min(nearest, 0)
 
@@ -114,7 +105,7 @@ def forward_beyond_two(
             epsilon = alpha - 1.0
             maxima, broken = tl.full([CHUNK], -float("inf"), tl.float64), tl.zeros([CHUNK], tl.int32)
             for start in range(0, n, CHUNK):
-                x = scores_of(X, M, at, mask_at, start, n, HAS_MASK, CHUNK)
+                x = load_chunk(X, M, at, mask_at, start, n, HAS_MASK, CHUNK).to(tl.float64)
                 maxima = tl.maximum(maxima, tl.where(x == x, x, -float("inf")))
                 broken = tl.maximum(broken, (x != x).to(tl.int32))
             top = tl.max(maxima, 0)
@@ -124,7 +115,7 @@ def forward_beyond_two(
                 log_v = last_log_probability(X, M, at, mask_at, n, lowest, epsilon, HAS_MASK, CHUNK)
                 omega = tl.zeros([CHUNK], tl.float64)
                 for start in range(0, n, CHUNK):
-                    x = scores_of(X, M, at, mask_at, start, n, HAS_MASK, CHUNK)
+                    x = load_chunk(X, M, at, mask_at, start, n, HAS_MASK, CHUNK).to(tl.float64)
                     log_p = log_probability(x, lowest, log_v, epsilon)
                     p = tl.exp(log_p)
                     columns = start + tl.arange(0, CHUNK)

@@ -10,9 +10,9 @@ capacity.
 import triton
 import triton.language as tl
 
+from contmax.kernels.rows._gpu_row_loss import soft_sums
 from contmax.kernels.rows._gpu_rows import epsilon_of_rows, row_offsets
-from contmax.kernels.rows._gpu_soft_rows import soft_sums
-from contmax.kernels.rows._gpu_solve import NOTHING, climb
+from contmax.kernels.rows._gpu_solve import below, climb
 
 # Up to this many scores of a tile a thread lists one after the other.
 _FEW_OF_A_THREAD = tl.constexpr(3)
@@ -92,7 +92,7 @@ def bound_of_rows(y, epsilon, normaliser, t, K: tl.constexpr, PER_ROW: tl.conste
 
 @triton.jit
 def list_scores(
-    X, M, A, P, Q, SCORES, PLACES, COUNTS, PEAKS, SUMS, CUT, n, fixed_epsilon, width,
+    X, M, A, P, Q, SCORES, PLACES, COUNTS, PEAKS, SUMS, STATISTICS, n, fixed_epsilon, width,
     size_b, size_c, xa, xb, xc, ma, mb, mc,
     K: tl.constexpr, PER_ROW: tl.constexpr, HAS_MASK: tl.constexpr, IS_MAP: tl.constexpr, IS_SOFT: tl.constexpr,
     SLICE: tl.constexpr, CHUNK: tl.constexpr, CAPACITY: tl.constexpr, VECTOR: tl.constexpr,
@@ -100,7 +100,7 @@ def list_scores(
     """List the scores of a slice that may have mass; for a map also list their places, and clear p.
 
     PEAKS gets two numbers of each slice: its maximum, NaN if the slice has a NaN or +inf, and a lower bound of
-    maximum + A. For a loss the maxima of tiles go into the statistics CUT of the row. Soft targets Q are read along:
+    maximum + A. For a loss the maxima of tiles go into the STATISTICS of the row. Soft targets Q are read along:
     SUMS gets the three sums of `soft_sums` of each slice, whether a target is impossible, and the score from which the
     third sum counts.
     """
@@ -129,7 +129,7 @@ def list_scores(
         of_threads = largest_of_threads(x, VECTOR)
         tile_maximum = tl.max(of_threads, 0)
         if not IS_MAP:
-            tl.store(CUT + r.to(tl.int64) * width + 4 + start // CHUNK, tile_maximum)
+            tl.store(STATISTICS + r.to(tl.int64) * width + 4 + start // CHUNK, tile_maximum)
         if IS_SOFT:
             y_soft = tl.load(Q + r.to(tl.int64) * n + columns, mask=columns < n, other=0.0).to(tl.float32)
             met = tl.maximum(top, tile_maximum)
@@ -145,15 +145,14 @@ def list_scores(
         # Overflowing lists are never read; stop appending.
         if (tile_maximum > bound) & (count <= CAPACITY):
             largest = tl.maximum(largest, of_threads)
-            y = largest - top
-            y = tl.where(y < NOTHING, NOTHING, y)[None, :]
+            y = below(largest[None, :], tl.zeros([1], tl.float32) + top)
             normaliser = tl.maximum(absolute - top, 0.0)
             normaliser = bound_of_rows(y, epsilon, normaliser, 1.0 - epsilon * normaliser, K, PER_ROW)
             # Lower by the rounding error, so that no score with mass is lost: also where scores are so large that all
             # scores with mass are equal, or that A is less than the distance between neighbouring numbers.
             absolute = top + normaliser - _LAST_BITS * tl.abs(top)
-            below = absolute - reach - (1e-5 if K > 0 else 1e-3) * (1.0 + normaliser)
-            bound = tl.max(tl.where(reaches, below, -float("inf")), 0)
+            threshold = absolute - reach - (1e-5 if K > 0 else 1e-3) * (1.0 + normaliser)
+            bound = tl.max(tl.where(reaches, threshold, -float("inf")), 0)
             count = append(SCORES, PLACES, first, count, x, bound, start - begin, CAPACITY, VECTOR, IS_MAP)
     tl.store(COUNTS + slice_, count)
     tl.store(PEAKS + 2 * slice_, tl.where(top == -float("inf"), top, top + (top - top)))

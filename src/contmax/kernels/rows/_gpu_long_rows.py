@@ -7,11 +7,19 @@ import triton
 import triton.language as tl
 
 from contmax.kernels.rows._gpu_lists import listed_slots, load_chunk
-from contmax.kernels.rows._gpu_row_loss import smoothed, store_cut, store_loss, target_score
-from contmax.kernels.rows._gpu_rows import curvature, epsilon_of_rows, escort_of, row_offsets, saturated, unbiased
-from contmax.kernels.rows._gpu_soft_rows import soft_terms, store_soft_loss
+from contmax.kernels.rows._gpu_row_loss import class_cost, soft_terms, store_loss, store_statistics
+from contmax.kernels.rows._gpu_rows import (
+    curvature,
+    epsilon_of_rows,
+    escort_of,
+    pulled_back,
+    row_offsets,
+    saturated,
+    unbiased,
+)
 from contmax.kernels.rows._gpu_solve import (
-    NOTHING,
+    below,
+    conjugate,
     exceeds,
     is_climbing,
     newton_step,
@@ -32,8 +40,7 @@ def chunk_sums(
     slope = tl.zeros([1, CHUNK], tl.float32)
     product = tl.zeros([1, CHUNK], tl.float32)
     for start in range(0, n, CHUNK):
-        y = load_chunk(X, M, at, mask_at, start, n, HAS_MASK, CHUNK) - top
-        y = tl.where(y < NOTHING, NOTHING, y)[None, :]
+        y = below(load_chunk(X, M, at, mask_at, start, n, HAS_MASK, CHUNK)[None, :], top)
         weight, escort = relative_weights(y, t, epsilon, K, ROUGH)
         total += weight
         slope += escort
@@ -44,8 +51,7 @@ def chunk_sums(
 @triton.jit
 def listed_scores(SCORES, listed, slot, top):
     """The scores in these slots less their maximum, (1, slots)."""
-    y = tl.load(SCORES + slot, mask=listed, other=-float("inf")).to(tl.float32) - top
-    return tl.where(y < NOTHING, NOTHING, y)[None, :]
+    return below(tl.load(SCORES + slot, mask=listed, other=-float("inf")).to(tl.float32)[None, :], top)
 
 
 @triton.jit
@@ -83,77 +89,77 @@ def listed_soft_terms(SUMS, r, slices, top, epsilon, smoothing, K: tl.constexpr,
 
 @triton.jit
 def solve_long_rows(
-    X, M, A, Y, P, SCORES, PLACES, COUNTS, PEAKS, SUMS, CUT, LOSS, n, slices, fixed_epsilon, smoothing, width,
-    size_b, size_c, xa, xb, xc, ma, mb, mc,
-    K: tl.constexpr, PER_ROW: tl.constexpr, HAS_MASK: tl.constexpr, HAS_TARGET: tl.constexpr, SMOOTHS: tl.constexpr,
-    IS_MAP: tl.constexpr, IS_SOFT: tl.constexpr, NEEDS_LOSS: tl.constexpr,
+    X, M, A, Y, P, SCORES, PLACES, COUNTS, PEAKS, SUMS, STATISTICS, LOSS,
+    n, slices, fixed_epsilon, smoothing, width, size_b, size_c, xa, xb, xc, ma, mb, mc,
+    K: tl.constexpr, PER_ROW: tl.constexpr, HAS_MASK: tl.constexpr, SMOOTHS: tl.constexpr,
+    IS_MAP: tl.constexpr, IS_SOFT: tl.constexpr, NEEDS_OMEGA: tl.constexpr,
     CHUNK: tl.constexpr, SLICE: tl.constexpr, CAPACITY: tl.constexpr, SLICES: tl.constexpr, SLOTS: tl.constexpr,
     SHORT: tl.constexpr,
 ):  # fmt: skip
     """`solve_long_row` of each row: K = 0 costs less than K = −1, which a row with an α of its own needs next to 1."""
     row = tl.program_id(0) + tl.arange(0, 1)
     epsilon = epsilon_of_rows(A, fixed_epsilon, row, row >= 0, PER_ROW, 1)
-    tensors = (X, M, Y, P, SCORES, PLACES, COUNTS, PEAKS, SUMS, CUT, LOSS)
+    tensors = (X, M, Y, P, SCORES, PLACES, COUNTS, PEAKS, SUMS, STATISTICS, LOSS)
     numbers = (n, slices, epsilon, smoothing, width, size_b, size_c, xa, xb, xc, ma, mb, mc)
     if PER_ROW:
         if tl.min(tl.abs(epsilon), 0) >= 0.1:
             solve_long_row(
-                *tensors, *numbers, 0, HAS_MASK, HAS_TARGET, SMOOTHS, IS_MAP, IS_SOFT, NEEDS_LOSS,
+                *tensors, *numbers, 0, HAS_MASK, SMOOTHS, IS_MAP, IS_SOFT, NEEDS_OMEGA,
                 CHUNK, SLICE, CAPACITY, SLICES, SLOTS, SHORT,
             )  # fmt: skip
         else:
             solve_long_row(
-                *tensors, *numbers, -1, HAS_MASK, HAS_TARGET, SMOOTHS, IS_MAP, IS_SOFT, NEEDS_LOSS,
+                *tensors, *numbers, -1, HAS_MASK, SMOOTHS, IS_MAP, IS_SOFT, NEEDS_OMEGA,
                 CHUNK, SLICE, CAPACITY, SLICES, SLOTS, SHORT,
             )  # fmt: skip
     else:
         solve_long_row(
-            *tensors, *numbers, K, HAS_MASK, HAS_TARGET, SMOOTHS, IS_MAP, IS_SOFT, NEEDS_LOSS,
+            *tensors, *numbers, K, HAS_MASK, SMOOTHS, IS_MAP, IS_SOFT, NEEDS_OMEGA,
             CHUNK, SLICE, CAPACITY, SLICES, SLOTS, SHORT,
         )  # fmt: skip
 
 
 @triton.jit
 def solve_long_row(
-    X, M, Y, P, SCORES, PLACES, COUNTS, PEAKS, SUMS, CUT, LOSS, n, slices, epsilon, smoothing, width,
-    size_b, size_c, xa, xb, xc, ma, mb, mc,
-    K: tl.constexpr, HAS_MASK: tl.constexpr, HAS_TARGET: tl.constexpr, SMOOTHS: tl.constexpr,
-    IS_MAP: tl.constexpr, IS_SOFT: tl.constexpr, NEEDS_LOSS: tl.constexpr,
+    X, M, Y, P, SCORES, PLACES, COUNTS, PEAKS, SUMS, STATISTICS, LOSS,
+    n, slices, epsilon, smoothing, width, size_b, size_c, xa, xb, xc, ma, mb, mc,
+    K: tl.constexpr, HAS_MASK: tl.constexpr, SMOOTHS: tl.constexpr,
+    IS_MAP: tl.constexpr, IS_SOFT: tl.constexpr, NEEDS_OMEGA: tl.constexpr,
     CHUNK: tl.constexpr, SLICE: tl.constexpr, CAPACITY: tl.constexpr, SLICES: tl.constexpr, SLOTS: tl.constexpr,
     SHORT: tl.constexpr,
 ):  # fmt: skip
-    """p of a row (its zeros are there already), or the statistics of the row for a loss; the loss or Ω* if NEEDS_LOSS.
+    """p of a row (its zeros are there already), with Ω* if NEEDS_OMEGA; or the loss of a row and its statistics.
 
     SLICES and SLOTS are powers of two that hold the slices of a row and the slots of a list; SHORT slots are enough for
     most lists.
     """
     # Four digits are enough for probabilities in half precision.
-    ROUGH: tl.constexpr = IS_MAP and not NEEDS_LOSS and P.dtype.element_ty.primitive_bitwidth == 16
+    ROUGH: tl.constexpr = IS_MAP and not NEEDS_OMEGA and P.dtype.element_ty.primitive_bitwidth == 16
     r = tl.program_id(0)
     row = r + tl.arange(0, 1)
     ats = row_offsets(row, size_b, size_c, xa, xb, xc)
     mask_ats = row_offsets(row, size_b, size_c, ma, mb, mc)
     at, mask_at = tl.max(ats, 0), tl.max(mask_ats, 0)
     each = tl.arange(0, SLICES)
-    maxima = tl.load(PEAKS + 2 * (r * slices + each), mask=each < slices, other=-float("inf"))
-    bounds = tl.load(PEAKS + 2 * (r * slices + each) + 1, mask=each < slices, other=-float("inf"))
+    peaks, exists = PEAKS + 2 * (r * slices + each), each < slices
+    maxima = tl.load(peaks, mask=exists, other=-float("inf"))
+    bound = tl.max(tl.load(peaks + 1, mask=exists, other=-float("inf")), 0)
+    longest = tl.max(tl.load(COUNTS + r * slices + each, mask=exists, other=0), 0)
     broken = tl.sum(tl.where(maxima == maxima, 0.0, maxima), 0)
-    highest = tl.max(maxima, 0)
+    highest = tl.zeros([1], tl.float32) + tl.max(maxima, 0)
     top = tl.where(highest == -float("inf"), 0.0, highest)
-    longest = tl.max(tl.load(COUNTS + r * slices + each, mask=each < slices, other=0), 0)
-    normaliser = tl.zeros([1], tl.float32) + tl.maximum(tl.max(bounds, 0) - top, 0.0) + broken
+    normaliser = tl.maximum(bound - top, 0.0) + broken
     t = 1.0 - epsilon * normaliser
     total, slope = tl.zeros([1], tl.float32), tl.zeros([1], tl.float32)
     product = tl.zeros([1], tl.float32)
+    begun = (P, SCORES, PLACES, COUNTS, r, n, slices, top, epsilon, normaliser, t)
     if longest <= tl.minimum(SHORT, CAPACITY):
         normaliser, t, total, slope, product = solve_listed(
-            P, SCORES, PLACES, COUNTS, r, n, slices, top, epsilon, normaliser, t, K, ROUGH, IS_MAP, SLICE, CAPACITY,
-            SLICES, SHORT,
+            *begun, K, ROUGH, IS_MAP, SLICE, CAPACITY, SLICES, SHORT
         )  # fmt: skip
     elif (SHORT < SLOTS) & (longest <= CAPACITY):
         normaliser, t, total, slope, product = solve_listed(
-            P, SCORES, PLACES, COUNTS, r, n, slices, top, epsilon, normaliser, t, K, ROUGH, IS_MAP, SLICE, CAPACITY,
-            SLICES, SLOTS,
+            *begun, K, ROUGH, IS_MAP, SLICE, CAPACITY, SLICES, SLOTS
         )  # fmt: skip
     else:
         # A of the listed scores is a lower bound, close to A of all.
@@ -183,18 +189,18 @@ def solve_long_row(
     if IS_MAP and ((longest > CAPACITY) | (broken != 0.0)):
         for start in range(0, n, CHUNK):
             columns = start + tl.arange(0, CHUNK)
-            scores = load_chunk(X, M, at, mask_at, start, n, HAS_MASK, CHUNK)[None, :] - top
-            every, _ = relative_weights(tl.where(scores < NOTHING, NOTHING, scores), t, epsilon, K, ROUGH)
+            y = below(load_chunk(X, M, at, mask_at, start, n, HAS_MASK, CHUNK)[None, :], top)
+            every, _ = relative_weights(y, t, epsilon, K, ROUGH)
             masses = tl.sum(every / tl.where(total > 0.0, total, 1.0)[:, None], 0) + broken
             tl.store(P + r.to(tl.int64) * n + columns, masses.to(P.dtype.element_ty), mask=columns < n)
-    normaliser += newton_step(total, slope, normaliser, t, epsilon, K)
-    row_top = tl.zeros([1], tl.float32) + highest
-    linear, share = tl.zeros([1], tl.float32), tl.zeros([1], tl.float32)
-    if HAS_TARGET or IS_SOFT:
-        if HAS_TARGET:
-            linear = target_score(X, M, Y, row, ats, mask_ats, row >= 0, n, row_top, HAS_MASK)
+    if NEEDS_OMEGA or not IS_MAP:
+        gain = conjugate(product, total, slope, normaliser, t, epsilon, K) + broken
+    if IS_MAP:
+        if NEEDS_OMEGA:
+            tl.store(LOSS + row, tl.where(highest == -float("inf"), highest, gain).to(tl.float64))
+    else:
+        share, spread = tl.zeros([1], tl.float32), tl.zeros([1], tl.float32)
         if SMOOTHS:
-            spread, allowed = tl.zeros([1], tl.float32), tl.zeros([1], tl.float32)
             for start in range(0, n, CHUNK):
                 columns = start + tl.arange(0, CHUNK)
                 counts = columns < n
@@ -202,21 +208,15 @@ def solve_long_row(
                     counts = counts & (tl.load(M + mask_at + columns, mask=counts, other=0) != 0)
                 y = load_chunk(X, M, at, mask_at, start, n, HAS_MASK, CHUNK) - top
                 spread += tl.sum(tl.where(counts, y, 0.0), 0)
-                allowed += tl.sum(counts.to(tl.float32), 0)
-            share = smoothing / tl.maximum(allowed, 1.0)
-            linear = smoothed(smoothing, linear, share, spread)
-    if not IS_MAP:
-        store_cut(CUT, row, row >= 0, width, row_top, t + broken, total, share)
-    if NEEDS_LOSS:
-        gain = (epsilon * product / tl.where(total > 0.0, total, 1.0) + normaliser) / (1.0 + epsilon) + broken
+                share += tl.sum(counts.to(tl.float32), 0)
+            share = smoothing / tl.maximum(share, 1.0)
+        store_statistics(STATISTICS, row, row >= 0, width, highest, t + broken, total, share)
         if IS_SOFT:
             cost, scale = listed_soft_terms(SUMS, r, slices, top, epsilon, smoothing, K, SLICES)
-            store_soft_loss(LOSS, CUT, row, row >= 0, width, row_top, gain, cost - linear, scale)
-        elif IS_MAP:
-            gain = tl.where(row_top == -float("inf"), row_top, gain)
-            tl.store(LOSS + row, gain.to(tl.float64), mask=row >= 0)
+            tl.store(STATISTICS + row.to(tl.int64) * width + width - 1, scale)
         else:
-            store_loss(LOSS, row, row >= 0, row_top, gain, linear, HAS_TARGET)
+            cost = class_cost(X, M, Y, row, ats, mask_ats, row >= 0, n, highest, smoothing, HAS_MASK)
+        store_loss(LOSS, row, row >= 0, highest, gain + cost - share * spread)
 
 
 @triton.jit
@@ -225,22 +225,13 @@ def fill_listed(
     K: tl.constexpr, NEEDS_ALPHA: tl.constexpr, ROUGH: tl.constexpr,
     SLICE: tl.constexpr, CAPACITY: tl.constexpr, SLICES: tl.constexpr, SLOTS: tl.constexpr,
 ):  # fmt: skip
-    """Store the gradient of row r from its lists; returns minus the gradient of its α, 0 where not needed."""
+    """Store the gradient of row r from its lists; returns the gradient of its α, (1,), if NEEDS_ALPHA."""
     listed, slot, slice_ = listed_slots(COUNTS, r, slices, CAPACITY, SLICES, SLOTS)
     p = tl.load(MASSES + slot, mask=listed, other=0.0).to(tl.float32)
     place = tl.load(PLACES + slot, mask=listed, other=0).to(tl.int32) + slice_ * SLICE
     g = tl.load(G + at + place * gn, mask=listed, other=0.0).to(tl.float32)
-    s = tl.max(escort_of(p[None, :], epsilon, K, ROUGH), 0)
-    anchor = tl.max(tl.where(p == tl.max(p, 0), g, -float("inf")), 0)
-    centred = tl.where(listed, g - anchor, 0.0)
-    mass = tl.sum(s, 0)
-    deviation = centred - tl.sum(s * centred, 0) / tl.where(mass > 0.0, mass, 1.0)
-    tl.store(DX + here + place, saturated(s * deviation, DX), mask=listed)
-    slope = 0.0
-    if NEEDS_ALPHA:
-        rate = tl.max(curvature(tl.where(p > 0.0, p, 1.0)[None, :], epsilon, ROUGH), 0)
-        moved = tl.where(listed, s * deviation, 0.0)
-        slope += unbiased(tl.sum(moved * rate, 0), tl.sum(moved, 0), tl.sum(s * rate, 0), mass)
+    moved, slope = pulled_back(p[None, :], g[None, :], epsilon, K, ROUGH, NEEDS_ALPHA)
+    tl.store(DX + here + place, saturated(tl.sum(moved, 0), DX), mask=listed)
     return slope
 
 
@@ -261,16 +252,11 @@ def backward_long_rows(
     each = tl.arange(0, SLICES)
     longest = tl.max(tl.load(COUNTS + r * slices + each, mask=each < slices, other=0), 0)
     slope = tl.zeros([1], tl.float32)
+    listed = (G, DX, MASSES, PLACES, COUNTS, r, at, here, slices, gn, epsilon)
     if longest <= tl.minimum(SHORT, CAPACITY):
-        slope -= fill_listed(
-            G, DX, MASSES, PLACES, COUNTS, r, at, here, slices, gn, epsilon, K, NEEDS_ALPHA, ROUGH, SLICE, CAPACITY,
-            SLICES, SHORT,
-        )  # fmt: skip
+        slope = fill_listed(*listed, K, NEEDS_ALPHA, ROUGH, SLICE, CAPACITY, SLICES, SHORT)
     elif (SHORT < SLOTS) & (longest <= CAPACITY):
-        slope -= fill_listed(
-            G, DX, MASSES, PLACES, COUNTS, r, at, here, slices, gn, epsilon, K, NEEDS_ALPHA, ROUGH, SLICE, CAPACITY,
-            SLICES, SLOTS,
-        )  # fmt: skip
+        slope = fill_listed(*listed, K, NEEDS_ALPHA, ROUGH, SLICE, CAPACITY, SLICES, SLOTS)
     else:
         # The anchor is the cotangent of the largest p; threads wait for each other once after each reading.
         top, anchors = tl.zeros([CHUNK], tl.float32), tl.zeros([CHUNK], tl.float32)

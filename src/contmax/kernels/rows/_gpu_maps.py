@@ -252,7 +252,8 @@ def _long_launches(
     kinds = {"K": order, "PER_ROW": alpha is None, "HAS_MASK": has_mask, "IS_MAP": True, "IS_SOFT": False}
     numbers = (rows.columns, epsilon, 0, *rows.places)
     list_them = Launch(list_scores, (rows.total, sizes.slices), numbers, kinds | sizes.when_listing, 1)
-    kinds |= {"HAS_TARGET": False, "SMOOTHS": False, "NEEDS_LOSS": needs_omega} | sizes.when_solving
+    kinds = {"K": order, "PER_ROW": alpha is None, "HAS_MASK": has_mask, "SMOOTHS": False, "IS_MAP": True}
+    kinds |= {"IS_SOFT": False, "NEEDS_OMEGA": needs_omega} | sizes.when_solving
     numbers = (rows.columns, sizes.slices, epsilon, 0.0, 0, *rows.places)
     return list_them, Launch(solve_long_rows, (rows.total,), numbers, kinds, sizes.warps_when_solving)
 

@@ -1,17 +1,33 @@
-"""Results of a row with a known normaliser: its loss against a class, or Ω*, and statistics for the backward pass.
+"""Results of a row with a known normaliser: its loss, its statistics, and p̂ again from these in the backward pass.
 
-The statistics (CUT) are four numbers and, for rows of several tiles, the maximum of each tile: the backward pass does
-not read tiles without mass.
+The statistics are four numbers and, for rows of several tiles, the maximum of each tile: the backward pass does not
+read tiles without mass. For soft targets the last is the factor of the targets.
+
+The loss of a row is Ω*(z) + (1−s)·(Ω(q) − ⟨z, q⟩) − s·⟨z, u⟩ with u uniform on the allowed classes, and its gradient is
+p̂ − (1−s)·q − s·u. The target q is a class, of which Ω is 0, or soft targets over their sum. Soft targets y ≥ 0 need not
+sum to 1. With S = Σ y and h(y) = log_{2−α} y = (y^ε − 1)/ε, smooth through ε = α − 1 = 0,
+
+    Ω_α(y/S) = Σ (y/S) h(y/S) / α,      h(y/S) = S^{−ε} h(y) + h(1/S),
+
+so one reading of y gives the mass, ⟨z, y⟩ and Ω_α(y/S).
 """
 
 import triton
 import triton.language as tl
 
+from contmax.kernels.rows._gpu_rows import inverse_cube_root
+from contmax.kernels.rows._gpu_solve import below, log, relative_weights
+
+# Powers of smaller weights are negligible, and their logarithms would need special cases.
+_LEAST = tl.constexpr(1e-37)
+# From this distance from α = 1 on `contmax.deformed.tsallis_negentropy` uses the definition, in float32.
+_FAR_FROM_ONE = tl.constexpr(0.0186)
+
 
 @triton.jit
-def store_cut(CUT, r, exists, width, top, t, total, share):
+def store_statistics(STATISTICS, r, exists, width, top, t, total, share):
     """Store the statistics that give p̂ from the scores: maximum, t, 1/Σ weights, share of smoothing; each (R,)."""
-    at = CUT + r.to(tl.int64) * width
+    at = STATISTICS + r.to(tl.int64) * width
     tl.store(at, top, mask=exists)
     tl.store(at + 1, t, mask=exists)
     tl.store(at + 2, 1.0 / tl.where(total > 0.0, total, 1.0), mask=exists)
@@ -19,11 +35,9 @@ def store_cut(CUT, r, exists, width, top, t, total, share):
 
 
 @triton.jit
-def store_tops(CUT, x, first, n, SPANS: tl.constexpr, SPAN: tl.constexpr):
-    """Store the maxima of SPANS tiles of SPAN scores x of one row, from tile `first` on."""
-    maxima = tl.max(tl.reshape(x, [SPANS, SPAN]), 1)
-    span = first + tl.arange(0, SPANS)
-    tl.store(CUT + 4 + span, maxima, mask=span * SPAN < n)
+def probabilities(x, top, t, inverse, epsilon, K: tl.constexpr):
+    """p̂ of scores (R, B) from the first three statistics of their rows, (R,)."""
+    return relative_weights(below(x, top), t, epsilon, K)[0] * inverse[:, None]
 
 
 @triton.jit
@@ -33,32 +47,76 @@ def chunk_has_mass(highest, top, t, epsilon):
 
 
 @triton.jit
-def store_loss(LOSS, r, exists, top, gain, linear, HAS_TARGET: tl.constexpr):
-    """Ω* − ⟨z, q⟩, or Ω* without a target; `gain` is Ω* and `linear` ⟨z, q⟩, both less the maximum."""
-    empty = top == -float("inf")
-    if HAS_TARGET:
-        loss = gain - linear
-        # Clamp rounding below 0. A fully masked row has infinite loss.
-        loss = tl.where(loss < 0.0, 0.0, tl.where(empty, float("inf"), loss))
-        tl.store(LOSS + r, loss.to(tl.float64), mask=exists)
-    else:
-        highest = top.to(tl.float64)
-        tl.store(LOSS + r, tl.where(empty, highest, highest + gain.to(tl.float64)), mask=exists)
+def store_loss(LOSS, r, exists, top, loss):
+    """Store losses, (R,): rounding below 0 is clamped, and a fully masked row has infinite loss."""
+    loss = tl.where(loss < 0.0, 0.0, tl.where(top == -float("inf"), float("inf"), loss))
+    tl.store(LOSS + r, loss.to(tl.float64), mask=exists)
 
 
 @triton.jit
-def target_score(X, M, Y, r, at, mask_at, exists, n, top, HAS_MASK: tl.constexpr):
-    """The target's score less the maximum, (R,): −inf where it is masked, NaN where there is no such class."""
+def class_cost(X, M, Y, r, at, mask_at, exists, n, top, smoothing, HAS_MASK: tl.constexpr):
+    """−(1−s)·(z_y − max z), (R,): infinite where the class is masked, NaN where there is no such class."""
     y = tl.load(Y + r, mask=exists, other=0)
     known = exists & (y >= 0) & (y < n)
     allowed = known
     if HAS_MASK:
         allowed = known & (tl.load(M + mask_at + y, mask=known, other=0) != 0)
     score = tl.load(X + at + y, mask=allowed, other=-float("inf")).to(tl.float32)
-    return tl.where(known, score - tl.where(top == -float("inf"), 0.0, top), float("nan"))
+    cost = tl.where(known, tl.where(top == -float("inf"), 0.0, top) - score, float("nan"))
+    return tl.where(smoothing < 1.0, (1.0 - smoothing) * cost, 0.0)
 
 
 @triton.jit
-def smoothed(smoothing, linear, share, spread):
-    """⟨z, q⟩ less the maximum, from the target's score and the sum of the allowed ones."""
-    return tl.where(smoothing < 1.0, (1.0 - smoothing) * linear, 0.0) + share * spread
+def deformed_log(y, epsilon, K: tl.constexpr):
+    """h(y) for y > 0, (R, B); ε is (R,)."""
+    y = tl.maximum(y, _LEAST)
+    if K == 1:
+        return y - 1.0
+    elif K == 2:
+        return 2.0 * tl.sqrt(y) - 2.0
+    elif K == 3:
+        root = inverse_cube_root(y, False)
+        return 3.0 * (y * root * root) - 3.0
+    elif K == 4:
+        return 4.0 * tl.sqrt(tl.sqrt(y)) - 4.0
+    else:
+        log_y = log(y)
+        x = log_y * epsilon[:, None]
+        series = 1.0 + x * (0.5 + x * (0.16666667 + x * (0.041666667 + x * (0.0083333333 + x * 0.0013888889))))
+        wide = tl.abs(x) > 0.2
+        return log_y * tl.where(wide, (tl.exp(x) - 1.0) / tl.where(wide, x, 1.0), series)
+
+
+@triton.jit
+def soft_sums(y, below, epsilon, K: tl.constexpr):
+    """Σ y, Σ y h(y), Σ y·`below` where that is finite, and whether a y > 0 has score −inf; each (R,)."""
+    has_target = y > 0.0
+    possible = below > -float("inf")
+    # A NaN among the targets stays one.
+    bits = tl.where(has_target, y * deformed_log(tl.where(has_target, y, 1.0), epsilon, K), y * 0.0)
+    product = tl.where(possible, y * below, 0.0)
+    impossible = tl.max((has_target & (below == -float("inf"))).to(tl.int32), 1)
+    return tl.sum(y, 1), tl.sum(bits, 1), tl.sum(product, 1), impossible
+
+
+@triton.jit
+def soft_terms(mass, bits, product, impossible, epsilon, smoothing, K: tl.constexpr):
+    """Ω(q) − ⟨z, q⟩ for q = y/S and the factor of y in the gradient, (1−s)/S, negative where no score is finite."""
+    mass = tl.where(mass == 0.0, 1.0, mass)
+    shift = deformed_log((1.0 / mass)[:, None], epsilon, K)
+    # S^{−ε} = 1 + ε h(1/S).
+    shift = tl.sum(shift, 1)
+    negentropy = ((1.0 + epsilon * shift) * (bits / mass) + shift) / (1.0 + epsilon)
+    cost = tl.where(impossible > 0, float("inf"), negentropy - product / mass)
+    scale = (1.0 - smoothing) / mass
+    return tl.where(smoothing < 1.0, (1.0 - smoothing) * cost, 0.0), tl.where(impossible > 0, -scale, scale)
+
+
+@triton.jit
+def slope_of_negentropy(y, scale, smoothing, epsilon, K: tl.constexpr):
+    """∂Ω(q)/∂q at q = y/S for y > 0, else 0, (R, B); the scale of `soft_terms` and ε are (R,)."""
+    q = y * (tl.abs(scale) / tl.where(smoothing < 1.0, 1.0 - smoothing, 1.0))[:, None]
+    # Along the simplex a constant changes nothing; this one makes the slope equal to that of the torch path.
+    far = tl.abs(epsilon) >= _FAR_FROM_ONE
+    constant = tl.where(far, 1.0 / tl.where(far, epsilon, 1.0), 1.0 / (1.0 + epsilon))
+    return tl.where(q > 0.0, deformed_log(tl.where(q > 0.0, q, 1.0), epsilon, K) + constant[:, None], 0.0)

@@ -8,14 +8,7 @@ import triton
 import triton.language as tl
 
 from contmax.kernels.gpu._instructions import quick_log2
-from contmax.kernels.rows._gpu_solve import (
-    NOTHING,
-    log,
-    newton_step,
-    solved_weights,
-    solved_weights_of_rows,
-    sums,
-)
+from contmax.kernels.rows._gpu_solve import below, conjugate, log, solved_weights, sums
 
 # Up to this many columns all cotangents are read: that takes less time than to wait for p.
 _NARROW = tl.constexpr(128)
@@ -35,14 +28,6 @@ def load_rows(X, M, at, mask_at, inside, columns, HAS_MASK: tl.constexpr):
     if HAS_MASK:
         inside = inside & (tl.load(M + mask_at[:, None] + columns[None, :], mask=inside, other=0) != 0)
     return tl.load(X + at[:, None] + columns[None, :], mask=inside, other=-float("inf")).to(tl.float32)
-
-
-@triton.jit
-def below_maximum(x):
-    """Scores less their row's maximum, masked ones NOTHING, and the maximum; NaN where a row has one or +inf."""
-    top = tl.max(x, 1)
-    y = x - tl.where(top == -float("inf"), 0.0, top)[:, None]
-    return tl.where(y < NOTHING, NOTHING, y), top
 
 
 @triton.jit
@@ -69,21 +54,25 @@ def forward_rows(
     inside = exists[:, None] & (columns < n)[None, :]
     at = row_offsets(r, size_b, size_c, xa, xb, xc)
     mask_at = row_offsets(r, size_b, size_c, ma, mb, mc)
-    y, top = below_maximum(load_rows(X, M, at, mask_at, inside, columns, HAS_MASK))
+    x = load_rows(X, M, at, mask_at, inside, columns, HAS_MASK)
+    top = tl.max(x, 1)
+    y = below(x, top)
     epsilon = epsilon_of_rows(A, fixed_epsilon, r, exists, PER_ROW, R)
     ROUGH: tl.constexpr = (P.dtype.element_ty.primitive_bitwidth == 16) and not NEEDS_OMEGA
     if PER_ROW:
-        normaliser, t, weight, total, slope = solved_weights_of_rows(y, epsilon, ROUGH, B)
+        # K = 0 costs less than K = −1, which only rows next to α = 1 need.
+        if tl.min(tl.abs(epsilon), 0) >= 0.1:
+            normaliser, t, weight, total, slope = solved_weights(y, epsilon, 0, ROUGH, B)
+        else:
+            normaliser, t, weight, total, slope = solved_weights(y, epsilon, -1, ROUGH, B)
     else:
         normaliser, t, weight, total, slope = solved_weights(y, epsilon, K, ROUGH, B)
     # An empty row has no mass, and keeps none; a row with NaN has a NaN threshold, but weights without.
     p = tl.fma(weight, (1.0 / tl.where(total > 0.0, total, 1.0))[:, None], (t * 0.0)[:, None])
     tl.store(P + r.to(tl.int64)[:, None] * n + columns[None, :], p.to(P.dtype.element_ty), mask=inside)
     if NEEDS_OMEGA:
-        # Ω* = ⟨x, p⟩ − Ω_α(p), and log_{2−α} p = x − A on the support.
-        normaliser += newton_step(total, slope, normaliser, t, epsilon, K)
-        product = tl.sum(tl.where(p > 0.0, p * y, 0.0), 1)
-        gain = (epsilon * product + normaliser) / (1.0 + epsilon)
+        product = tl.sum(tl.where(weight > 0.0, weight * y, 0.0), 1)
+        gain = conjugate(product, total, slope, normaliser, t, epsilon, K)
         # A maximum that is not a number makes NaN of its difference from itself.
         gain = tl.where(top == -float("inf"), top, gain + (top - top))
         tl.store(OMEGA + r, gain.to(tl.float64), mask=exists)
@@ -143,6 +132,23 @@ def unbiased(along, rest, rates, mass):
 
 
 @triton.jit
+def pulled_back(p, g, epsilon, K: tl.constexpr, ROUGH: tl.constexpr, NEEDS_ALPHA: tl.constexpr):
+    """s (g − ⟨g⟩) of p and its cotangent, (R, B), 0 off the support; and −Σ s D (g − ⟨g⟩), (R,), where NEEDS_ALPHA."""
+    s = escort_of(p, epsilon, K, ROUGH)
+    # Relative to the point of largest weight: where that has nearly all the mass, g − ⟨g⟩ would cancel.
+    anchor = tl.max(tl.where(p == tl.max(p, 1)[:, None], g, -float("inf")), 1)
+    centred = tl.where(p > 0.0, g - anchor[:, None], 0.0)
+    mass, moment = sums(s, s * centred)
+    moved = s * (centred - (moment / tl.where(mass > 0.0, mass, 1.0))[:, None])
+    slope = mass
+    if NEEDS_ALPHA:
+        rate = curvature(tl.where(p > 0.0, p, 1.0), epsilon, ROUGH)
+        along, rest = sums(moved * rate, moved)
+        slope = -unbiased(along, rest, tl.sum(s * rate, 1), mass)
+    return moved, slope
+
+
+@triton.jit
 def backward_rows(
     P, G, DX, A, DA, rows, n, fixed_epsilon, size_b, size_c, ga, gb, gc, gn,
     K: tl.constexpr, PER_ROW: tl.constexpr, NEEDS_ALPHA: tl.constexpr, R: tl.constexpr, B: tl.constexpr,
@@ -161,18 +167,11 @@ def backward_rows(
     wanted = inside if B <= _NARROW else inside & (p > 0.0)
     g = tl.load(G + at, mask=wanted, other=0.0).to(tl.float32)
     epsilon = epsilon_of_rows(A, fixed_epsilon, r, exists, PER_ROW, R)
-    s = escort_of(p, epsilon, K, P.dtype.element_ty.primitive_bitwidth == 16)
-    # Relative to the point of largest weight: where that has nearly all the mass, g − ⟨g⟩ would cancel.
-    anchor = tl.max(tl.where(p == tl.max(p, 1)[:, None], g, -float("inf")), 1)
-    centred = tl.where(p > 0.0, g - anchor[:, None], 0.0)
-    mass, moment = sums(s, s * centred)
-    deviation = centred - (moment / tl.where(mass > 0.0, mass, 1.0))[:, None]
+    moved, slope = pulled_back(p, g, epsilon, K, P.dtype.element_ty.primitive_bitwidth == 16, NEEDS_ALPHA)
     broken = tl.where(tl.max((p != p).to(tl.int32), 1) > 0, float("nan"), 0.0)
-    tl.store(DX + here, saturated(s * deviation, DX) + broken[:, None], mask=inside)
+    tl.store(DX + here, saturated(moved, DX) + broken[:, None], mask=inside)
     if NEEDS_ALPHA:
-        rate = curvature(tl.where(p > 0.0, p, 1.0), epsilon, P.dtype.element_ty.primitive_bitwidth == 16)
-        along, rest = sums(s * deviation * rate, s * deviation)
-        tl.store(DA + r, broken - unbiased(along, rest, tl.sum(s * rate, 1), mass), mask=exists)
+        tl.store(DA + r, slope + broken, mask=exists)
 
 
 @triton.jit

@@ -35,6 +35,13 @@ AT_THRESHOLD = tl.constexpr(4e-7)
 
 
 @triton.jit
+def below(x, top):
+    """Scores (R, B) less the maximum of their row, (R,), and masked ones NOTHING; NaN stays NaN."""
+    y = x - tl.where(top == -float("inf"), 0.0, top)[:, None]
+    return tl.where(y < NOTHING, NOTHING, y)
+
+
+@triton.jit
 def log(u):
     """ln u for u ≥ 1e-37, to an ulp; handling zeros, NaN and subnormal numbers would double the cost."""
     bits = u.to(tl.int32, bitcast=True)
@@ -335,10 +342,8 @@ def solved_weights(y, epsilon, K: tl.constexpr, ROUGH: tl.constexpr, B: tl.const
 
 
 @triton.jit
-def solved_weights_of_rows(y, epsilon, ROUGH: tl.constexpr, B: tl.constexpr):
-    """`solved_weights` of rows with an α each: K = 0 costs less than K = −1, which only rows next to α = 1 need."""
-    if tl.min(tl.abs(epsilon), 0) >= 0.1:
-        normaliser, t, weight, total, slope = solved_weights(y, epsilon, 0, ROUGH, B)
-    else:
-        normaliser, t, weight, total, slope = solved_weights(y, epsilon, -1, ROUGH, B)
-    return normaliser, t, weight, total, slope
+def conjugate(product, total, slope, normaliser, t, epsilon, K: tl.constexpr):
+    """Ω* less the maximum, (R,), from the sums of weights times scores, of weights and of escorts."""
+    # Ω* = ⟨x, p⟩ − Ω_α(p), and log_{2−α} p = x − A on the support.
+    normaliser += newton_step(total, slope, normaliser, t, epsilon, K)
+    return (epsilon * product / tl.where(total > 0.0, total, 1.0) + normaliser) / (1.0 + epsilon)
