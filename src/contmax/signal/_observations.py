@@ -84,14 +84,14 @@ def check_grid(observations: torch.Size, dim: int, positions: Tensor | None, gri
     """Raise ValueError for no observations, and for a grid in N dimensions that does not fit or is missing."""
     length = observations[-1]
     if length == 0:
-        raise ValueError(f"observations of shape {tuple(observations)} are none: L = 0. Skip such inputs.")
+        raise ValueError(f"values of {tuple(observations)} positions hold no observation: L = 0. Skip such inputs.")
     if grid is None:
         if positions is None and dim > 1:
             raise ValueError(f"A domain of dimension {dim} needs a grid of {dim} sizes, or positions (L, {dim}).")
     elif torch.Size(grid).numel() != length or len(grid) != dim or positions is not None:
         raise ValueError(
-            f"grid {tuple(grid)} does not fit {length} observations in {dim} dimensions: pass {dim} sizes whose "
-            f"product is {length}, and no positions, or positions without a grid."
+            f"grid {tuple(grid)} does not fit {length} observations in {dim} dimensions: pass {dim} sizes with product "
+            f"{length}, or positions instead, or make the head with dim={len(grid)} and a basis of that dimension."
         )
 
 
