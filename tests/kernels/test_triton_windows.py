@@ -10,7 +10,7 @@ import contmax
 from contmax import _backend
 from contmax.basis import GaussianBasis
 from contmax.densities import BetaGaussian
-from contmax.expectations._derivatives import expectation_by
+from contmax.expectations._expectation import expectation_by
 from contmax.kernels import means
 
 pytestmark = pytest.mark.usefixtures("triton_takes_cpu_tensors")

@@ -35,7 +35,7 @@ from contmax.integrations.transformers._layers import (
     require_settable,
     uses_entmax,
 )
-from contmax.nn._alpha import AlphaModule
+from contmax.nn._module import AlphaModule
 
 logger = logging.get_logger(__name__)
 
