@@ -4,6 +4,7 @@ A branch that is not selected never sees an argument it could turn into NaN, bec
 ``torch.where`` multiplies the unselected branch by zero instead of dropping it.
 """
 
+import functools
 import math
 
 import torch
@@ -167,8 +168,5 @@ def promote(index: float | int | Tensor, *tensors: Tensor | None) -> tuple[tuple
     others = (*given, index) if isinstance(index, Tensor) else given
     floating = [tensor for tensor in others if tensor.is_floating_point()]
     shaped = [tensor for tensor in floating if tensor.ndim > 0] or floating
-    dtype = shaped[0].dtype
-    for tensor in shaped[1:]:
-        dtype = common_dtype(dtype, tensor.dtype)
-    wide = wide_dtype(dtype)
-    return tuple(in_dtype(tensor, wide) for tensor in given), dtype
+    dtype = functools.reduce(common_dtype, [tensor.dtype for tensor in shaped])
+    return tuple(in_dtype(tensor, wide_dtype(dtype)) for tensor in given), dtype

@@ -84,8 +84,8 @@ def levels_of(x: Tensor) -> set[int]:
 
 @contextlib.contextmanager
 def outside_of_transforms_and_modes() -> Iterator[None]:
-    """A context whose tensors belong to no transform of torch.func and to no mode."""
+    """A context for tensors that are kept: they belong to no transform of torch.func, to no mode and to no graph."""
     # Most often there are no modes; to switch them off torch imports its compiler, which takes seconds.
     without_modes = _disable_current_modes() if number_of_modes() else contextlib.nullcontext()
-    with temporarily_clear_interpreter_stack(), without_modes:
+    with temporarily_clear_interpreter_stack(), without_modes, torch.inference_mode(False), torch.no_grad():
         yield

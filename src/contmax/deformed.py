@@ -302,12 +302,10 @@ def _axis(p: Tensor, dim: int, index: float | int | Tensor) -> int:
 
 def _require_positive(alpha: float | int | Tensor) -> None:
     """Refuse α outside of 0 < α < ∞; the values of a tensor are read only on an eager CPU."""
-    if not isinstance(alpha, Tensor):
-        bad = [] if 0 < alpha < math.inf else [float(alpha)]
-    elif is_eager_cpu(alpha):
-        bad = alpha.detach()[~((alpha > 0) & (alpha < math.inf))].tolist()
+    if isinstance(alpha, Tensor):
+        bad = alpha.detach()[~((alpha > 0) & (alpha < math.inf))].tolist() if is_eager_cpu(alpha) else []
     else:
-        return
+        bad = [] if 0 < alpha < math.inf else [float(alpha)]
     if bad:
         raise ValueError(
             f"alpha must be positive and finite; got {bad[0]}, where the negentropy is undefined. Pass 0 < alpha < inf."

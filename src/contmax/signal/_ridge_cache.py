@@ -12,9 +12,10 @@ from typing import Generic, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from contmax._caches import Shared, for_later, is_captured, on_clear
+from contmax._caches import Shared, is_captured, on_clear
 from contmax._eager import is_eager_cpu, is_exporting, is_real
 from contmax._operator import operator
+from contmax._torch_private import outside_of_transforms_and_modes
 from contmax.basis import Basis
 from contmax.basis._basis import constants_of, living
 from contmax.signal._observations import observation_positions
@@ -98,7 +99,7 @@ def _weights_of_length(owner: Basis, functions: Basis, constants: _Constants, ev
     if weights is None:
         if not _are_real(even.device, None, constants) or is_captured(even.device):
             return None
-        with for_later():
+        with outside_of_transforms_and_modes():
             weights = _computed(functions, even, None)
             _WEIGHTS.add(owner, even, constants, weights, (weights,))
     return weights
@@ -111,7 +112,7 @@ def _weights_of_table(owner: Basis, functions: Basis, constants: _Constants, eve
     if missing:
         if is_captured(even.device):
             return None
-        with for_later():
+        with outside_of_transforms_and_modes():
             table = table.filled(missing, functions, even.penalty)
             _TABLES.add(owner, key, constants, table, table.tensors)
     return table.weights(mask)
