@@ -100,10 +100,7 @@ def mean_u_exp(y: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
     .. math:: \int_0^1 s\,e^{sy}\,ds = \frac{y e^y - e^y + 1}{y^2}, \qquad \tfrac12 \text{ at } y = 0
 
     Args:
-        y: argument, any shape; where :math:`e^y` overflows the value is +∞, with zero derivative.
-
-    Returns:
-        A tensor of the shape of ``y``, accurate in value and in its first two derivatives.
+        y: as for :func:`expm1_over`, which also has what is returned.
 
     Example:
         >>> mean_u_exp(torch.tensor([-1.0, 0.0, 1.0]))
