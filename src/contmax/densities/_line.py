@@ -14,6 +14,7 @@ from contmax._typing import Float
 from contmax.deformed import log_beta
 from contmax.densities._density import Density
 from contmax.densities._line_rule import Landmarks, line_expectation, stepped
+from contmax.densities._profile import extent
 from contmax.densities._region import Intervals
 from contmax.densities._unchecked import unchecked
 from contmax.densities._validation import (
@@ -138,8 +139,7 @@ class LineDensity(Density):
 
     def _half_width(self) -> Tensor:
         """Half the length of the support, +∞ if it is unbounded, in the working dtype."""
-        law, unit = self.law(), self.unit()
-        return torch.full_like(unit, math.inf) if law.is_unbounded else (law.reach * unit).to(unit.dtype)
+        return extent(self.unit(), self.law().reach)
 
     def _log_density(self, points: Tensor) -> Tensor:
         unit = self.unit()
@@ -222,7 +222,7 @@ class LineDensity(Density):
 
     def _is_bounded(self) -> bool:
         """Whether the support is known to be bounded without reading the values of tensors."""
-        return not self.law().is_unbounded
+        return not isinstance(self.alpha, Tensor) and not self.law().is_unbounded
 
     def _region(self) -> Intervals:
         loc, half = self._wide(self.loc).double().unsqueeze(-1), self._half_width().double().unsqueeze(-1)
@@ -255,7 +255,7 @@ class LineDensity(Density):
     @constraints.dependent_property(is_discrete=False, event_dim=0)
     def support(self) -> constraints.Constraint:
         """The interval μ ± a, or the real line."""
-        if not isinstance(self.alpha, Tensor) and not self._is_bounded():
+        if self.law().is_unbounded:
             return constraints.real
         loc, half_width = self._wide(self.loc), self._half_width()
         return constraints.interval(loc - half_width, loc + half_width)

@@ -91,35 +91,30 @@ class MultivariateBetaGaussian(Elliptical):
         """Set the attributes, after checks of location and index."""
         require_finite("loc", loc, validate_args)
         batch = broadcast_batch(loc=loc.shape[:-1], scale=scale.batch_shape)
-        self.loc, self._scale = expanded(loc, (*batch, scale.dim)), scale
+        self.loc, self._sigma = expanded(loc, (*batch, scale.dim)), scale
         super().__init__(batch, torch.Size([scale.dim]))
         self._set_index(alpha, validate_args)
 
     @property
     def scale_matrix(self) -> Float[Tensor, "*batch N N"]:
         """Σ."""
-        return self._of_batch(self._scale.matrix(), 2)
+        return self._of_batch(self._sigma.matrix(), 2)
 
     @property
     def scale_tril(self) -> Float[Tensor, "*batch N N"]:
         """L, lower triangular with LLᵀ = Σ."""
-        return self._of_batch(self._scale.tril(), 2)
+        return self._of_batch(self._sigma.tril(), 2)
 
     @property
     def precision_matrix(self) -> Float[Tensor, "*batch N N"]:
         """Σ⁻¹."""
-        return self._of_batch(self._scale.precision(), 2)
-
-    @property
-    def _sigma(self) -> Scale:
-        """Σ."""
-        return self._scale
-
-    def _half_log_det(self) -> Tensor:
-        return self._scale.half_log_det()
+        return self._of_batch(self._sigma.precision(), 2)
 
     def _delta(self, points: Tensor) -> Tensor:
-        return self._scale.mahalanobis_sq(points - self._wide(self.loc))
+        return self._sigma.mahalanobis_sq(points - self._wide(self.loc))
+
+    def _delta_in_units(self, points: Tensor) -> Tensor:
+        return self._standard().mahalanobis_sq(points - self._wide(self.loc))
 
     @constraints.dependent_property(is_discrete=False, event_dim=1)
     def support(self) -> constraints.Constraint:
@@ -132,7 +127,7 @@ class MultivariateBetaGaussian(Elliptical):
     def _region(self) -> EllipsoidRegion:
         radius = self._profile.radius(self._half_log_det())
         bounded = radius < torch.inf
-        factor = self._scale.stretched(torch.where(bounded, radius, 1.0)).tril().double()
+        factor = self._sigma.stretched(torch.where(bounded, radius, 1.0)).tril().double()
         batch = self.batch_shape
         return EllipsoidRegion(self.loc.double(), factor.expand(*batch, self._dim, self._dim), bounded.expand(batch))
 
@@ -140,18 +135,18 @@ class MultivariateBetaGaussian(Elliptical):
     def variance(self) -> Float[Tensor, "*batch N"]:
         """The diagonal of the covariance."""
         factor = self._profile.variance_factor(self._half_log_det())
-        return self._of_batch(factor.unsqueeze(-1) * self._scale.diagonal(), 1)
+        return self._of_batch(factor.unsqueeze(-1) * self._sigma.diagonal(), 1)
 
     @property
     def covariance_matrix(self) -> Float[Tensor, "*batch N N"]:
         """R²Σ/(N+2k+2); Σ only for α = 1."""
         factor = self._profile.variance_factor(self._half_log_det())
-        return self._of_batch(factor[..., None, None] * self._scale.matrix(), 2)
+        return self._of_batch(factor[..., None, None] * self._sigma.matrix(), 2)
 
     @property
     def canonical(self) -> tuple[Float[Tensor, "*batch N"], Float[Tensor, "*batch N N"]]:
         """θ = (Σ⁻¹μ, −½Σ⁻¹), the coefficients of t and ttᵀ in the score."""
-        precision = self._scale.precision()
+        precision = self._sigma.precision()
         linear = (precision * self._wide(self.loc).unsqueeze(-2)).sum(-1)
         return self._round(linear), self._of_batch(-0.5 * precision, 2)
 
@@ -258,7 +253,7 @@ class MultivariateBetaGaussian(Elliptical):
         return cls.from_moments(*weighted_moments(as_samples(samples), weights), alpha)
 
     def _stretched(self, factor: Tensor, alpha: Number) -> "MultivariateBetaGaussian":
-        return MultivariateBetaGaussian._of_scale(self.loc, self._scale.stretched(factor), alpha)
+        return MultivariateBetaGaussian._of_scale(self.loc, self._sigma.stretched(factor), alpha)
 
     def radial_cdf(self, radius: Number) -> Float[Tensor, "..."]:
         r"""P(√Δ ≤ r): the mass inside the ellipsoid of Mahalanobis radius r.
@@ -281,8 +276,12 @@ class MultivariateBetaGaussian(Elliptical):
     def rsample(self, sample_shape: _size = torch.Size()) -> Tensor:  # noqa: B008
         """Exact draws with gradients to loc, scale and alpha; shape ``(*sample_shape, *batch, N)``."""
         shape = torch.Size(sample_shape) + self.batch_shape
-        offsets, factor = draw_offsets(self._profile, self._half_log_det(), shape)
-        return self._round(self._wide(self.loc) + self._scale.stretched(factor).apply(offsets))
+        loc = self._wide(self.loc)
+        return self._round(loc + self._standard().apply(draw_offsets(self._profile, shape, loc)))
+
+    def _standard(self) -> Scale:
+        """ρΣ: a draw of the standard β-Gaussian becomes one of this density."""
+        return self._sigma.stretched(self._profile.log_unit(self._half_log_det()).exp())
 
     @classmethod
     def _of_scale(cls, loc: Tensor, scale: Scale, alpha: Number, validate_args: bool | None = None) -> Self:

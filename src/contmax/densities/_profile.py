@@ -81,9 +81,20 @@ class Profile:
 
     def log_unit(self, half_log_det: Tensor) -> Tensor:
         """½ ln ρ: in units of √ρ distances are of the order of one, whatever |Σ|; 0 for the Gaussian."""
-        if not isinstance(self.alpha, Tensor) and self.alpha == 1:
-            return torch.zeros_like(half_log_det)
         return 0.5 * self.log_rho(half_log_det)
+
+    def unit(self, scale: Tensor) -> Tensor:
+        """√ρσ on the line, a power of σ."""
+        gap, peak, weight = self.coefficients(scale)
+        return scale ** (1 - 0.5 * gap * weight) * _exp(0.5 * gap * peak)
+
+    @property
+    def reach(self) -> Scalar:
+        """√(2/ε), the radius of the support in units of √ρ; ∞ for α ≤ 1."""
+        gap = self._gap
+        if not isinstance(gap, Tensor):
+            return math.sqrt(2 / gap) if gap > 0 else math.inf
+        return torch.where(gap > 0, (2 / torch.where(gap > 0, gap, 1.0)).sqrt(), math.inf)
 
     def log_density(self, square: Tensor, half_log_det: Tensor) -> Tensor:
         """ln p at squared distance Δ/unit²: −inf with zero gradient off the support, NaN where the distance is NaN."""
@@ -104,24 +115,12 @@ class Profile:
 
     def radius(self, half_log_det: Tensor) -> Tensor:
         """R, +∞ for α ≤ 1."""
-        gap, log_rho = self.gap(half_log_det), self.log_rho(half_log_det)
-        if isinstance(gap, float):
-            return (0.5 * log_rho).exp() * math.sqrt(2 / gap) if gap > 0 else torch.full_like(log_rho, math.inf)
-        bounded = gap > 0
-        return torch.where(bounded, (0.5 * log_rho).exp() * (2 / torch.where(bounded, gap, 1.0)).sqrt(), math.inf)
-
-    def half_width(self, scale: Tensor) -> Tensor:
-        """a = Rσ on the line for a number α > 1, a power of σ."""
-        gap, peak, weight = self.coefficients(scale)
-        return scale ** (1 - 0.5 * gap * weight) * (math.exp(0.5 * gap * peak) * math.sqrt(2 / gap))
+        return extent(self.log_unit(half_log_det).exp(), self.reach)
 
     def scale_of_variance(self, variance: Tensor) -> Tensor:
-        """σ on the line of the member with this variance: for a number α a power of it, σ = (e⁻ˢv)^(1/2w)."""
+        """σ on the line of the member with this variance, a power of it: σ = (e⁻ˢv)^(1/2w)."""
         gap, peak, weight = self.coefficients(variance)
-        if isinstance(gap, Tensor):
-            return self.half_log_det_of_covariance(0.5 * variance.log()).exp()
-        shift = gap * peak - _log(self._margin())
-        return (variance * math.exp(-shift)) ** (0.5 / weight)
+        return (variance * (_in_dtype(self._margin(), variance) * _exp(-gap * peak))) ** (0.5 / weight)
 
     def threshold(self, half_log_det: Tensor) -> Tensor:
         """λ = A − 1/ε = −ρ/ε; −∞ at α = 1."""
@@ -186,11 +185,11 @@ class Profile:
         shift = log_gamma_ratio(wide, self.dim) - log_gamma_ratio(wide / order, self.dim) - self.half * order.log()
         return _in_dtype(order - 1, half_log_det) * self.log_peak(half_log_det) + _in_dtype(shift, half_log_det)
 
-    def log_escort_stretch(self, beta: float, half_log_det: Tensor) -> Tensor:
-        """ln m with Σ' = mΣ the scale matrix of the β-escort, whose index is 1 + ε/β."""
-        escort = Profile(1 + (self.alpha - 1) / beta, self.dim)
+    def log_escort_stretch(self, gamma: float, half_log_det: Tensor) -> Tensor:
+        """ln m with Σ' = mΣ the scale matrix of the γ-escort, whose index is 1 + ε/γ."""
+        escort = Profile(1 + (self.alpha - 1) / gamma, self.dim)
         gap, _, weight = escort.coefficients(half_log_det)
-        moved = self.log_rho(half_log_det) - math.log(beta) - gap * escort.log_peak(half_log_det)
+        moved = self.log_rho(half_log_det) - math.log(gamma) - gap * escort.log_peak(half_log_det)
         return moved / weight
 
     def half_log_det_of_covariance(self, half_log_det: Tensor) -> Tensor:
@@ -206,7 +205,9 @@ class Profile:
 
 
 class UniformProfile(Profile):
-    """The limit α = ∞: density one on the ellipsoid of volume one, whatever |Σ|."""
+    """The limit α = ∞: density one on the ellipsoid of volume one, whatever |Σ|, whose radius is the unit."""
+
+    reach = 1.0
 
     def __init__(self, dim: int) -> None:
         self.alpha = math.inf
@@ -221,19 +222,17 @@ class UniformProfile(Profile):
     negentropy = entropy = log_peak
 
     def log_power_integral(self, gamma: Scalar, half_log_det: Tensor) -> Tensor:
-        """ln ∫1 = 0."""
+        """ln ∫1 = 0; a uniform density is its own escort, stretched by 1."""
         return torch.zeros_like(half_log_det)
 
-    def log_escort_stretch(self, beta: float, half_log_det: Tensor) -> Tensor:
-        """ln 1: a uniform density is its own escort."""
-        return torch.zeros_like(half_log_det)
+    log_escort_stretch = log_power_integral
 
-    def radius(self, half_log_det: Tensor) -> Tensor:
-        """R, from the unit volume."""
-        return self.log_unit(half_log_det).exp()
+    def unit(self, scale: Tensor) -> Tensor:
+        """The half-width."""
+        return scale * self.radius(scale.log())
 
     def log_unit(self, half_log_det: Tensor) -> Tensor:
-        """ln R."""
+        """ln R, from the unit volume."""
         return 0.5 * (self._log_unit_radius_sq - half_log_det / self.half)
 
     def log_density(self, square: Tensor, half_log_det: Tensor) -> Tensor:
@@ -286,3 +285,15 @@ def _log1p_over(y: Scalar) -> Scalar:
 
 def _log(y: Scalar) -> Scalar:
     return torch.log(y) if isinstance(y, Tensor) else math.log(y)
+
+
+def _exp(y: Scalar) -> Scalar:
+    return torch.exp(y) if isinstance(y, Tensor) else math.exp(y)
+
+
+def extent(unit: Tensor, reach: Scalar) -> Tensor:
+    """reach·unit; where the reach is ∞ with zero gradient, which times ∞ would be NaN."""
+    if not isinstance(reach, Tensor):
+        return reach * unit if reach < math.inf else torch.full_like(unit, math.inf)
+    endless = reach == math.inf
+    return torch.where(endless, math.inf, torch.where(endless, 1.0, reach) * unit).to(unit.dtype)
