@@ -1,6 +1,5 @@
 """β-Gaussians on the real line: the Ω_α-map of a quadratic score."""
 
-import dataclasses
 from typing import ClassVar, Self
 
 import torch
@@ -12,7 +11,6 @@ from contmax._typing import Float
 from contmax.densities._beta_law import draw_offsets, line_law
 from contmax.densities._elliptical import Elliptical, adjustable_profile, index_of_moments, weighted_moments
 from contmax.densities._line import LineDensity, LineLaw, offset_in
-from contmax.densities._line_rule import Landmarks
 from contmax.densities._scale import DiagonalScale
 from contmax.densities._validation import Number, Samples, as_parameters, as_samples, require_positive, require_spread
 
@@ -47,6 +45,7 @@ class BetaGaussian(Elliptical, LineDensity):
     """
 
     _batched: ClassVar = {"loc": 0, "scale": 0, "alpha": 0}
+    _kinks = 0
 
     def __init__(self, loc: Number, scale: Number, alpha: Number = 2.0, *, validate_args: bool | None = None) -> None:
         LineDensity.__init__(self, loc, scale, validate_args=validate_args)
@@ -126,8 +125,9 @@ class BetaGaussian(Elliptical, LineDensity):
         mean, variance = as_parameters(mean=mean, variance=variance)
         require_positive("variance", variance, "Pass the square of a standard deviation.", validate_args)
         profile = adjustable_profile(alpha, 1, "variance", validate_args)
-        scale = in_dtype(profile.scale_of_variance(cls._wide(variance)), variance.dtype)
-        return cls._made(mean, scale, alpha, validate_args=validate_args)
+        wide = cls._wide(variance)
+        scale = profile.scale_of_unit((profile.unit_sq_of("variance", wide) * wide).sqrt())
+        return cls._made(mean, in_dtype(scale, variance.dtype), alpha, validate_args=validate_args)
 
     @classmethod
     def from_support(cls, low: Number, high: Number, alpha: Number = 2.0, *, validate_args: bool | None = None) -> Self:
@@ -151,8 +151,8 @@ class BetaGaussian(Elliptical, LineDensity):
         """
         middle, half_width = cls._middle_and_half_width(low, high, validate_args)
         profile = adjustable_profile(alpha, 1, "support", validate_args)
-        scale = in_dtype(profile.half_log_det_of_support(half_width.log()).exp(), middle.dtype)
-        return cls._made(middle, scale, alpha, validate_args=validate_args)
+        scale = profile.scale_of_unit(profile.unit_sq_of("support", half_width) ** 0.5 * half_width)
+        return cls._made(middle, in_dtype(scale, middle.dtype), alpha, validate_args=validate_args)
 
     @classmethod
     def fit(cls, samples: Samples, alpha: Number | None = 2.0, *, weights: Tensor | None = None) -> Self:
@@ -199,11 +199,6 @@ class BetaGaussian(Elliptical, LineDensity):
     def unit(self) -> Tensor:
         """√ρ·σ, or the half-width for α = ∞."""
         return self._profile.unit(self._wide(self.scale))
-
-    def landmarks(self) -> Landmarks:
-        """As for every symmetric density; the score, a parabola, has no kink."""
-        landmarks = super().landmarks()
-        return dataclasses.replace(landmarks, bends=landmarks.bends[:0])
 
     def rsample(self, sample_shape: _size = torch.Size()) -> Tensor:  # noqa: B008
         """Exact draws with gradients to loc, scale and alpha; shape ``(*sample_shape, *batch)``."""

@@ -34,8 +34,7 @@ class NormalLaw(LineLaw):
         return 0.5 * torch.erfc(depth * math.sqrt(0.5))
 
     def depth(self, tail: Tensor) -> Tensor:
-        depth: Tensor = -torch.special.ndtri(tail)
-        return depth
+        return torch.neg(torch.special.ndtri(tail))
 
 
 class PolynomialLaw(LineLaw):

@@ -71,13 +71,10 @@ class Elliptical(Density):
 
     @property
     def mean(self) -> Tensor:
-        """μ."""
+        """μ, the mode too, also of the uniform member, whose density is constant."""
         return self.loc
 
-    @property
-    def mode(self) -> Tensor:
-        """μ, also for the uniform member, whose density is constant."""
-        return self.loc
+    mode = mean
 
     @property
     def threshold(self) -> Float[Tensor, "*batch"]:
@@ -152,7 +149,7 @@ class Elliptical(Density):
                 "negative order grows towards its edge; neither is a β-Gaussian. Pass beta > 0, e.g. 2 - alpha."
             )
         log_stretch = self._profile.log_escort_stretch(float(beta), self._half_log_det())
-        return self._stretched((0.5 * log_stretch).exp(), 1 + (self.alpha - 1) / float(beta))
+        return self._stretched(log_stretch.exp(), 1 + (self.alpha - 1) / float(beta))
 
     @abstractmethod
     def _stretched(self, factor: Tensor, alpha: Number) -> Any:

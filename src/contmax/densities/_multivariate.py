@@ -1,6 +1,5 @@
 """β-Gaussians in N dimensions: the Ω_α-map of a quadratic score."""
 
-from collections.abc import Callable
 from typing import ClassVar, Self
 
 import torch
@@ -12,7 +11,7 @@ from contmax._typing import Float
 from contmax.densities._beta_law import draw_offsets, radial_cdf
 from contmax.densities._density import Condition
 from contmax.densities._elliptical import Elliptical, adjustable_profile, weighted_moments
-from contmax.densities._profile import Profile
+from contmax.densities._profile import log
 from contmax.densities._region import EllipsoidRegion
 from contmax.densities._scale import Scale, given_scale, scale_of
 from contmax.densities._validation import (
@@ -199,8 +198,7 @@ class MultivariateBetaGaussian(Elliptical):
             >>> MultivariateBetaGaussian.from_moments(torch.zeros(2), 3 * torch.eye(2)).variance.round(decimals=4)
             tensor([3., 3.])
         """
-        size = Profile.half_log_det_of_covariance
-        return cls._proportional("covariance", size, alpha, validate_args, mean=mean, covariance=covariance)
+        return cls._proportional("covariance", alpha, validate_args, mean=mean, covariance=covariance)
 
     @classmethod
     def from_support(
@@ -225,8 +223,7 @@ class MultivariateBetaGaussian(Elliptical):
             >>> p.support.check(torch.tensor([[1.99, 0.0], [0.0, 1.01]]))
             tensor([ True, False])
         """
-        size = Profile.half_log_det_of_support
-        return cls._proportional("support", size, alpha, validate_args, center=center, shape_matrix=shape_matrix)
+        return cls._proportional("support", alpha, validate_args, center=center, shape_matrix=shape_matrix)
 
     @classmethod
     def fit(cls, samples: Samples, alpha: Number = 2.0, *, weights: Tensor | None = None) -> Self:
@@ -291,21 +288,14 @@ class MultivariateBetaGaussian(Elliptical):
         return new
 
     @classmethod
-    def _proportional(
-        cls,
-        adjusted: str,
-        size: Callable[[Profile, Tensor], Tensor],
-        alpha: Number,
-        validate_args: bool | None,
-        **given: Tensor,
-    ) -> Self:
-        """The density with Σ proportional to T, for ``given`` centre and T; ``size`` leads from ½ln|T| to ½ln|Σ|."""
+    def _proportional(cls, adjusted: str, alpha: Number, validate_args: bool | None, **given: Tensor) -> Self:
+        """The density with Σ proportional to T, for ``given`` centre and T, which is its covariance or support."""
         (center, matrix), (_, name) = as_parameters(**given), given
         shape = scale_of(center, name, matrix, validate_args)
         profile = adjustable_profile(alpha, shape.dim, adjusted, validate_args)
         own = shape.half_log_det()
-        factor = ((size(profile, own) - own) / shape.dim).exp()
-        return cls._of_scale(center, shape.stretched(factor), alpha, validate_args)
+        log_stretch = profile.log_stretch(log(profile.unit_sq_of(adjusted, own)), own)
+        return cls._of_scale(center, shape.stretched(log_stretch.exp()), alpha, validate_args)
 
 
 class TruncatedParaboloid(MultivariateBetaGaussian):

@@ -86,7 +86,12 @@ class Profile:
     def unit(self, scale: Tensor) -> Tensor:
         """√ρσ on the line, a power of σ."""
         gap, peak, weight = self.coefficients(scale)
-        return scale ** (1 - 0.5 * gap * weight) * _exp(0.5 * gap * peak)
+        return scale**weight * _exp(0.5 * gap * peak)
+
+    def scale_of_unit(self, unit: Tensor) -> Tensor:
+        """σ on the line of the member with this √ρσ."""
+        gap, peak, weight = self.coefficients(unit)
+        return (unit * _exp(-0.5 * gap * peak)) ** (1 / weight)
 
     @property
     def reach(self) -> Scalar:
@@ -109,18 +114,11 @@ class Profile:
         if isinstance(gap, Tensor):
             inner = torch.where(outside, 0.0, u)
             return torch.where(outside, -math.inf, log_peak - inner * log1p_over(-gap * inner))
-        if gap < 0:
-            return log_peak + torch.log1p(y) / gap
         return torch.where(outside, -math.inf, log_peak + torch.log1p(torch.where(outside, 0.0, y)) / gap)
 
     def radius(self, half_log_det: Tensor) -> Tensor:
         """R, +∞ for α ≤ 1."""
         return extent(self.log_unit(half_log_det).exp(), self.reach)
-
-    def scale_of_variance(self, variance: Tensor) -> Tensor:
-        """σ on the line of the member with this variance, a power of it: σ = (e⁻ˢv)^(1/2w)."""
-        gap, peak, weight = self.coefficients(variance)
-        return (variance * (_in_dtype(self._margin(), variance) * _exp(-gap * peak))) ** (0.5 / weight)
 
     def threshold(self, half_log_det: Tensor) -> Tensor:
         """λ = A − 1/ε = −ρ/ε; −∞ at α = 1."""
@@ -152,8 +150,8 @@ class Profile:
         near = ratio * _log1p_over(gap * ratio)
         if isinstance(gap, Tensor):
             far = gap * ratio < -0.5
-            return torch.where(far, _log(self._margin() / self.alpha) / torch.where(far, gap, 1), near)
-        return _log(self._margin() / self.alpha) / gap if gap * ratio < -0.5 else near
+            return torch.where(far, log(self._margin() / self.alpha) / torch.where(far, gap, 1), near)
+        return log(self._margin() / self.alpha) / gap if gap * ratio < -0.5 else near
 
     def conjugate(self, half_log_det: Tensor) -> Tensor:
         """Ω_α* of the centred score, εΩ_α(p) + A = ((1+εs)A − εs/α)/(α+εs): no two large terms of opposite sign."""
@@ -186,22 +184,18 @@ class Profile:
         return _in_dtype(order - 1, half_log_det) * self.log_peak(half_log_det) + _in_dtype(shift, half_log_det)
 
     def log_escort_stretch(self, gamma: float, half_log_det: Tensor) -> Tensor:
-        """ln m with Σ' = mΣ the scale matrix of the γ-escort, whose index is 1 + ε/γ."""
+        """½ ln m with mΣ the scale matrix of the γ-escort, whose index is 1 + ε/γ."""
         escort = Profile(1 + (self.alpha - 1) / gamma, self.dim)
-        gap, _, weight = escort.coefficients(half_log_det)
-        moved = self.log_rho(half_log_det) - math.log(gamma) - gap * escort.log_peak(half_log_det)
-        return moved / weight
+        return escort.log_stretch(self.log_rho(half_log_det) - math.log(gamma), half_log_det)
 
-    def half_log_det_of_covariance(self, half_log_det: Tensor) -> Tensor:
-        """½ln|Σ| of the member whose covariance has this ½ln|V|."""
-        gap, peak, weight = self.coefficients(half_log_det)
-        shift = gap * peak - _in_dtype(_log(self._margin()), half_log_det)
-        return (half_log_det - self.half * shift) / weight
+    def log_stretch(self, log_ratio: Scalar, half_log_det: Tensor) -> Tensor:
+        """½ ln m of the member whose scale matrix Σ = mT has ρΣ = rT, for ln r and ½ln|T|."""
+        _, _, weight = self.coefficients(half_log_det)
+        return 0.5 * (log_ratio - self.log_rho(half_log_det)) / weight
 
-    def half_log_det_of_support(self, half_log_det: Tensor) -> Tensor:
-        """½ln|Σ| of the member whose support matrix T = R²Σ has this ½ln|T|; α > 1."""
-        gap, peak, weight = self.coefficients(half_log_det)
-        return (half_log_det - self.half * (gap * peak + _log(2 / gap))) / weight
+    def unit_sq_of(self, given: str, like: Tensor) -> Scalar:
+        """What ρΣ is to the covariance, 1 + ε(s+1), or to the support matrix R²Σ, ε/2 for α > 1."""
+        return _in_dtype(0.5 * self._gap if given == "support" else self._margin(), like)
 
 
 class UniformProfile(Profile):
@@ -283,7 +277,8 @@ def _log1p_over(y: Scalar) -> Scalar:
     return math.log1p(y) / y if y else 1.0
 
 
-def _log(y: Scalar) -> Scalar:
+def log(y: Scalar) -> Scalar:
+    """ln of a number or a tensor."""
     return torch.log(y) if isinstance(y, Tensor) else math.log(y)
 
 
