@@ -13,7 +13,7 @@ from torch import Tensor
 import contmax
 from contmax.basis import GaussianBasis, MultivariateGaussianBasis
 from contmax.densities import BetaGaussian, MultivariateBetaGaussian
-from contmax.nn._gate_moments import default_gate_moments
+from contmax.nn._gates import default_gate_moments
 from fuzz.gpu._case import Case, WrongResultError
 from fuzz.gpu._compare import require_close, require_close_in_norm
 

@@ -71,7 +71,10 @@ class _Compiler:
 
     def obstacle(self) -> str | None:
         """Why kernels cannot be compiled with the package that is installed, in one line; None if they can be."""
-        version = _installed_version(self._package)
+        try:  # to import numba for its version would take half a second
+            version = importlib.metadata.version(self._package)
+        except importlib.metadata.PackageNotFoundError:
+            version = ""
         numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())
         if numbers and numbers < self._oldest:
             return f"{self._package} {version} is older than {'.'.join(map(str, self._oldest))}, which the kernels need"
@@ -80,14 +83,6 @@ class _Compiler:
         except Exception as error:  # a numba that does not fit its NumPy or llvmlite raises whatever it meets first
             return " ".join(f"{type(error).__name__}: {error}".split())
         return None
-
-
-def _installed_version(package: str) -> str:
-    """The version that the package manager recorded, or "": to import numba for it would take half a second."""
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return ""
 
 
 # Both bounds are those of the extras in pyproject.toml, which names the versions that were tested.
@@ -123,11 +118,10 @@ def backend_of(*tensors: Tensor) -> Backend:
         return Backend.TORCH
     if triton_takes(*tensors):
         return Backend.TRITON
-    return Backend.NUMBA if all(_numba_has_kernels_for(x) for x in tensors) else Backend.TORCH
-
-
-def _numba_has_kernels_for(x: Tensor) -> bool:
-    return x.is_cpu and x.dtype in NUMBA_DTYPES and numba_works()
+    for x in tensors:
+        if not x.is_cpu or x.dtype not in NUMBA_DTYPES:
+            return Backend.TORCH
+    return Backend.NUMBA if numba_works() else Backend.TORCH
 
 
 def triton_runs_on(x: Tensor) -> bool:

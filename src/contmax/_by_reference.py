@@ -1,6 +1,7 @@
 """Derivatives that compiled kernels lack, such as second ones, from a torch function with equal values."""
 
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -12,6 +13,7 @@ from contmax._torch_private import forward_mode_is_on, is_batch_of_cotangents
 Reference = Callable[..., Tensor]
 # A reference that returns a tuple has a tuple of cotangents.
 Cotangent = Tensor | tuple[Tensor, ...]
+_Result = TypeVar("_Result", bound=Cotangent)
 
 
 def needs_reference(cotangent: Tensor) -> bool:
@@ -62,9 +64,9 @@ def gradients_by_reference(
 
 
 def tangent_by_reference(
-    reference: Reference, inputs: Sequence[Tensor | None], tangents: Sequence[Tensor | None]
-) -> Tensor:
-    """The derivative along tangents of the inputs."""
+    reference: Callable[..., _Result], inputs: Sequence[Tensor | None], tangents: Sequence[Tensor | None]
+) -> _Result:
+    """The derivative along tangents of the inputs, a tuple where the reference returns one."""
     moved = [x is not None and move is not None for x, move in zip(inputs, tangents, strict=True)]
     moves = tuple(move for x, move in zip(inputs, tangents, strict=True) if x is not None and move is not None)
 
@@ -74,5 +76,6 @@ def tangent_by_reference(
 
     # Forward mode must not be nested: the derivative along the tangents is that, in a cotangent, of the gradient.
     value = reference(*inputs)
-    total: Tensor = torch.func.vjp(gradient, torch.zeros_like(value))[1](moves)[0]
+    zeros = tuple(map(torch.zeros_like, value)) if isinstance(value, tuple) else torch.zeros_like(value)
+    total: _Result = torch.func.vjp(gradient, zeros)[1](moves)[0]
     return total

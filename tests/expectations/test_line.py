@@ -120,7 +120,7 @@ def test_float32_over_the_whole_range_of_parameters(alpha):
     width = 10 ** (torch.rand(n, generator=generator) * 2 - 2)
 
     def evaluate(mu, scale, centre, width):
-        from contmax.expectations._derivatives import expectation_by
+        from contmax.expectations._expectation import expectation_by
 
         half = BetaGaussian(mu, scale, alpha).half_width
         k = float(round(1 / (alpha - 1)))

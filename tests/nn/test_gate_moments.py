@@ -5,7 +5,7 @@ import torch
 
 from contmax import nn
 from contmax.basis import GaussianBasis
-from contmax.nn import _gate_moments
+from contmax.nn import _gates
 
 SHUT = -2.0
 
@@ -24,7 +24,7 @@ def case(shape, masked, dropped, sharpness=1.0):
 def found(logits, mask, noise, cotangents, drop=0.7):
     leaf = logits.clone().requires_grad_()
     noise = noise if noise is None else noise.to(leaf.dtype)
-    results = _gate_moments.default_gate_moments(leaf, mask, noise, torch.tensor(drop), SHUT, 0.01)
+    results = _gates.default_gate_moments(leaf, mask, noise, torch.tensor(drop), SHUT, 0.01)
     asked = [(r * c.to(r.dtype)).sum() for r, c in zip(results, cotangents, strict=True) if c is not None]
     return *(r.detach() for r in results), *torch.autograd.grad(sum(asked), leaf)
 
@@ -66,16 +66,14 @@ def test_second_derivatives_and_tangents(request):
 
     def curvature(dtype):
         leaf = logits.to(dtype).requires_grad_()
-        _, mean, variance = _gate_moments.default_gate_moments(
-            leaf, mask, noise.to(dtype), torch.tensor(0.5), SHUT, 0.0
-        )
+        _, mean, variance = _gates.default_gate_moments(leaf, mask, noise.to(dtype), torch.tensor(0.5), SHUT, 0.0)
         slope = torch.autograd.grad((mean + variance).sum(), leaf, create_graph=True)[0]
         return torch.autograd.grad(slope.square().sum(), leaf)[0]
 
     def along(dtype):
         with torch.autograd.forward_ad.dual_level():
             dual = torch.autograd.forward_ad.make_dual(logits.to(dtype), torch.ones_like(logits, dtype=dtype))
-            results = _gate_moments.default_gate_moments(dual, mask, noise.to(dtype), torch.tensor(0.5), SHUT, 0.0)
+            results = _gates.default_gate_moments(dual, mask, noise.to(dtype), torch.tensor(0.5), SHUT, 0.0)
             return [torch.autograd.forward_ad.unpack_dual(r).tangent for r in results]
 
     expected = [curvature(torch.float64), *along(torch.float64)]

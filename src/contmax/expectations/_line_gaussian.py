@@ -23,8 +23,7 @@ from contmax._eager import is_eager_cpu
 from contmax.basis import GaussianBasis
 from contmax.densities import BetaGaussian
 from contmax.expectations._chunks import Fewest, in_chunks
-from contmax.expectations._derivatives import RULES, Rule, expectation_by
-from contmax.expectations._expectation import register_expectation, working_dtype
+from contmax.expectations._expectation import FORMULAS, Formula, expectation_by, register_expectation, working_dtype
 from contmax.expectations._line_scales import scale_mean_expectation
 from contmax.kernels import means
 from contmax.numerics import unit_gauss_legendre
@@ -237,7 +236,7 @@ def _reference(loc: Tensor, scale: Tensor, _: None, centre: Tensor, width: Tenso
     return _window_reference(loc, density.half_width, None, centre, width, number)
 
 
-RULES["normal"] = Rule(_closed_form, _closed_form, _slopes)
-RULES[means.LINE] = Rule(_reference)
-RULES["window"] = Rule(_window_reference, _window_values, _window_slopes)
-RULES[means.INTERVAL] = Rule(_window_reference)
+FORMULAS["normal"] = Formula(_closed_form, _closed_form, _slopes)
+FORMULAS[means.LINE] = Formula(_reference)
+FORMULAS["window"] = Formula(_window_reference, _window_values, _window_slopes)
+FORMULAS[means.INTERVAL] = Formula(_window_reference)

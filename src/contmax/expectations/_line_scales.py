@@ -18,7 +18,7 @@ from contmax._eager import is_eager_cpu
 from contmax._operator import operator
 from contmax.densities import BetaGaussian
 from contmax.expectations._chunks import Fewest, in_chunks
-from contmax.expectations._derivatives import RULES, Rule, expectation_by
+from contmax.expectations._expectation import FORMULAS, Formula, expectation_by
 from contmax.expectations._plane_form import line_form
 from contmax.expectations._scale_law import path_rule
 from contmax.expectations._scale_mean import mean_over_scales
@@ -111,4 +111,4 @@ def scale_mean_reference(
     return (mean_over_scales(form, alpha, 1, loc.dtype == torch.float32) * size).to(loc.dtype)
 
 
-RULES[means.ANY_ALPHA] = Rule(scale_mean_reference)
+FORMULAS[means.ANY_ALPHA] = Formula(scale_mean_reference)

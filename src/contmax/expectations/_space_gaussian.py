@@ -24,8 +24,7 @@ from contmax._backend import Backend, backend_of
 from contmax.basis import MultivariateGaussianBasis
 from contmax.densities import MultivariateBetaGaussian
 from contmax.expectations._chunks import Fewest, in_chunks
-from contmax.expectations._derivatives import RULES, Rule, expectation_by
-from contmax.expectations._expectation import register_expectation, working_dtype
+from contmax.expectations._expectation import FORMULAS, Formula, expectation_by, register_expectation, working_dtype
 from contmax.expectations._matrix_form import MatrixForm
 from contmax.expectations._plane_form import plane_form
 from contmax.expectations._scale_law import Form
@@ -151,4 +150,4 @@ def _log_volume(tril: Tensor) -> Tensor:
     return diagonal.log().sum(-1) + diagonal.shape[-1] / 2 * math.log(2 * math.pi)
 
 
-RULES[means.PLANE] = Rule(_reference_of_order)
+FORMULAS[means.PLANE] = Formula(_reference_of_order)

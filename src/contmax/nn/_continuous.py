@@ -9,19 +9,18 @@ from torch.distributions import Distribution
 from contmax._backend import triton_runs_on
 from contmax._typing import Bool, Float
 from contmax.basis import Basis
-from contmax.nn._alpha import AlphaModule, ShownModule
 from contmax.nn._gates import GateHead
-from contmax.nn._parameters import (
+from contmax.nn._module import AlphaModule, ShownModule, basis_is_argument, check_keys, checked_grid
+from contmax.nn._place import (
     Matching,
-    basis_is_argument,
-    check_keys,
-    checked_grid,
+    Place,
     checked_matching,
     density_of_moments,
     density_of_scale,
     moments_of_weights,
+    unmasked,
+    weighted_mean,
 )
-from contmax.nn._place import Place, unmasked, weighted_mean
 from contmax.signal import continuous_attention
 from contmax.signal._fused_context import fused_context
 

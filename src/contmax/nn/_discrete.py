@@ -9,8 +9,7 @@ from torch import Tensor
 from contmax._mask import has_shape, require_boolean
 from contmax._typing import Bool, Float
 from contmax.maps import entmax
-from contmax.nn._alpha import AlphaModule
-from contmax.nn._parameters import check_query, check_values, with_queries
+from contmax.nn._module import AlphaModule, check_query, check_values, with_queries
 from contmax.nn._place import weighted_mean
 
 Score = Literal["additive", "dot"]

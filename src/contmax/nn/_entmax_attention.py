@@ -10,8 +10,7 @@ from contmax._mask import has_shape, require_boolean
 from contmax._typing import Bool, Float, Int
 from contmax.attention import entmax_attention
 from contmax.attention._arguments import checked_lengths
-from contmax.nn._alpha import AlphaModule
-from contmax.nn._parameters import check_values, split_heads
+from contmax.nn._module import AlphaModule, check_values, split_heads
 
 
 class EntmaxAttention(AlphaModule):

@@ -1,26 +1,34 @@
 """A head that knows where: gates on the positions, and the density that covers the open ones."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributions import Distribution
+from torch.nn.functional import logsigmoid
 
+from contmax._autograd import apply
+from contmax._backend import Backend, backend_of
+from contmax._by_reference import gradients_by_reference, refused_by_kernels, tangent_by_reference
+from contmax._eager import is_eager
 from contmax._precision import without_autocast
-from contmax.nn._gate_moments import default_gate_moments, gate_weights, line_moments
-from contmax.nn._parameters import (
+from contmax.nn._module import check_query, check_values, wide_linear, with_queries
+from contmax.nn._place import (
+    Cells,
+    Place,
+    PlacingHead,
+    cells_of_weights,
     check_least_half_width,
-    check_mask,
-    check_query,
-    check_values,
     density_of_moments,
-    wide_linear,
-    with_queries,
+    unmasked,
 )
-from contmax.nn._place import Cells, Place, PlacingHead, cells_of_weights, unmasked
+from contmax.signal._observations import check_mask
 
 # Logit of the gates before they have learned anything: nearly shut they compete, as weights of a softmax do.
 _SHUT = -2.0
+# A program of the gate kernel holds a row of logits.
+_LONGEST_ROW = 16384
 
 
 class GateHead(PlacingHead):
@@ -113,44 +121,166 @@ class GateHead(PlacingHead):
                 self.drop_rate.fill_(share)
 
     def _attend(self, values: Tensor, alpha: float | Tensor, query: Tensor | None, **where: Any) -> Place:
-        positions, grid, mask = where["positions"], where["grid"], where["mask"]
+        mask = where["mask"]
         check_values(values, self.embed_dim, "values")
         check_query(query, self.query_dim, values)
-        check_mask(mask, values)
+        check_mask(values.shape[:2], mask)
         logits = self._logits(unmasked(values, mask), query)
         noise = torch.rand_like(logits) if self.training else None
         least = 0.0 if self.least_half_width is None else self.least_half_width**2
-        if self.dim == 1 and positions is None and grid is None:
+        if self.dim == 1 and where["positions"] is None and where["grid"] is None:
             weights, mean, variance = default_gate_moments(logits, mask, noise, self.drop_rate, _SHUT, least)
-            return Place(density_of_moments(mean, variance, alpha, 1, "exact"), weights, None)
+            return Place(density_of_moments(mean, variance, alpha, 1), weights, None)
         cells, first = cells_of_weights(logits, self.dim, **where)
-        may = mask if mask is None else mask.expand(values.shape[:2])
-        may = may.unsqueeze(1) if may is not None and logits.dim() == 3 else may
-        weights = gate_weights(logits + _SHUT, may, noise, self.drop_rate)
+        weights = gate_weights(logits + _SHUT, _of_rows(mask, logits), noise, self.drop_rate)
         if self.dim == 1:
-            mean, variance = line_moments(weights, cells, least)
-            return Place(density_of_moments(first.squeeze(-1) + mean, variance, alpha, 1, "exact"), weights, None)
-        return Place(self._density_in_space(weights, cells, first, least, alpha), weights, None)
+            mean, covariance = line_moments(weights, cells, least)
+            first = first.squeeze(-1)
+        else:
+            mean, covariance = _space_moments(weights, cells, least)
+        return Place(density_of_moments(first + mean, covariance, alpha, self.dim), weights, None)
 
     def _logits(self, values: Tensor, query: Tensor | None) -> Tensor:
         """Logits of the gates without their start, (B, L) or (B, Q, L), in at least float32."""
         queries = None if query is None or self.query is None else self.query(query)
         return wide_linear(self.energy, torch.tanh(with_queries(self.key(values), queries))).squeeze(-1)
 
-    def _density_in_space(
-        self, weights: Tensor, cells: Cells, first: Tensor, least: float, alpha: float | Tensor
-    ) -> Distribution:
-        """The density of the support T for α = 2, and for any other α of its moments."""
-        p = weights.unsqueeze(-1)
-        mean = (p * cells.centers).sum(-2)
-        offsets = cells.centers - mean.unsqueeze(-2)
-        with without_autocast(weights):
-            covariance = (p * offsets).mT @ offsets
-        support = (self.dim + 2) * (covariance + torch.diag_embed(cells.sides.square() / 12).expand_as(covariance))
-        support = support + least * torch.eye(self.dim, dtype=mean.dtype, device=mean.device)
-        return density_of_moments(first + mean, support / (self.dim + 4), alpha, self.dim, "exact")
-
     def _show(self, name: str) -> str:
         if name != "drop":
             return super()._show(name)
         return "unknown" if self.drop_rate.is_meta else f"{self.drop_rate.item():.3g}"
+
+
+def gate_weights(logits: Tensor, may: Tensor | None, noise: Tensor | None, drop: Tensor) -> Tensor:
+    """p = g/Σg of gates g = sigmoid(logits), from ln g: exact where all gates are all but shut.
+
+    Args:
+        logits: (B, L) or (B, Q, L).
+        may: what may be attended, broadcastable to the logits; or None.
+        noise: uniform in [0, 1), of the shape of the logits; where it is below `drop` a gate is shut, unless none that
+            may be attended would be left. None to shut none.
+        drop: share of the gates, ().
+    """
+    if noise is not None:
+        may = torch.ones_like(logits, dtype=torch.bool) if may is None else may
+        opened = (noise >= drop) & may
+        may = torch.where(opened.any(-1, keepdim=True), opened, may)
+    logs = logsigmoid(logits)
+    if may is None:
+        return torch.softmax(logs, -1)
+    # Where nothing may be attended the weights are zeros, and so are gradients.
+    return torch.softmax(logs.masked_fill(~may, torch.finfo(logs.dtype).min), -1).masked_fill(~may, 0)
+
+
+def line_moments(weights: Tensor, cells: Cells, least: float) -> tuple[Tensor, Tensor]:
+    """Mean, and variance a²/5 of the truncated parabola of half-width a, where a² has the square `least` added."""
+    p = weights.unsqueeze(-1)
+    mean = (p * cells.centers).sum(-2)
+    offsets, sides = cells.centers - mean.unsqueeze(-2), cells.sides.unsqueeze(-2)
+    half_width = cells.sides / 2 + 2 * (p * _excess(offsets, sides)).sum(-2)
+    return mean.squeeze(-1), (half_width.square() + least).squeeze(-1) / 5
+
+
+def _space_moments(weights: Tensor, cells: Cells, least: float) -> tuple[Tensor, Tensor]:
+    """Mean, and covariance T/(N + 4) of the truncated paraboloid of support T, which has the square `least` added."""
+    p, dim = weights.unsqueeze(-1), cells.sides.shape[-1]
+    mean = (p * cells.centers).sum(-2)
+    offsets = cells.centers - mean.unsqueeze(-2)
+    with without_autocast(weights):
+        covariance = (p * offsets).mT @ offsets
+    support = (dim + 2) * (covariance + torch.diag_embed(cells.sides.square() / 12).expand_as(covariance))
+    return mean, (support + least * torch.eye(dim, dtype=mean.dtype, device=mean.device)) / (dim + 4)
+
+
+def _excess(offsets: Tensor, sides: Tensor) -> Tensor:
+    """E|x + u| − E|u| with u uniform in a cell: |x| − side/4 outside the cell, x²/side in it; smooth at 0."""
+    half = sides / 2
+    near = offsets.clamp(-half, half)
+    return near.square() / sides + torch.relu(offsets.abs() - half)
+
+
+def default_gate_moments(
+    logits: Tensor, mask: Tensor | None, noise: Tensor | None, drop: Tensor, shift: float, least: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Weights, means and variances of gates sigmoid(logits + shift) at the default positions of the line.
+
+    Args:
+        logits: (B, L) or (B, Q, L), at least float32.
+        mask: what may be attended, (L,) or (B, L); or None.
+        noise: as for `gate_weights`.
+        drop: as for `gate_weights`.
+        shift: added to the logits.
+        least: added to the squared half-width.
+    """
+    takes = logits.dtype == torch.float32 and 0 < logits.shape[-1] <= _LONGEST_ROW and logits.numel() > 0
+    # Tracers fuse torch's own operations.
+    if not takes or not is_eager(logits) or backend_of(logits) is not Backend.TRITON:
+        return _reference(logits, mask, noise, drop, shift, least)
+    may = None if mask is None else mask.expand(logits.shape[0], logits.shape[-1]).contiguous()
+    result: tuple[Tensor, Tensor, Tensor] = apply(GateMoments, logits, may, noise, drop, shift, least)
+    return result
+
+
+def _reference(
+    logits: Tensor, mask: Tensor | None, noise: Tensor | None, drop: Tensor, shift: float, least: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    cells = cells_of_weights(logits, 1, positions=None, grid=None, mask=mask)[0]
+    weights = gate_weights(logits + shift, _of_rows(mask, logits), noise, drop)
+    return weights, *line_moments(weights, cells, least)
+
+
+def _of_rows(mask: Tensor | None, logits: Tensor) -> Tensor | None:
+    """A mask (L,) or (B, L) that broadcasts to logits (B, L) or (B, Q, L)."""
+    return mask if mask is None or mask.dim() == 1 or logits.dim() == 2 else mask.unsqueeze(1)
+
+
+class GateMoments(torch.autograd.Function):
+    """`default_gate_moments` by a kernel of one launch in each direction; higher derivatives by the reference."""
+
+    # Torch looks at the signature of a forward with a `setup_context` in every call: longer than the kernel takes.
+    # Transforms of torch.func refuse a forward without one; under them nothing is eager, and this is not called.
+    @staticmethod
+    def forward(
+        ctx: Any,
+        logits: Tensor,
+        may: Tensor | None,
+        noise: Tensor | None,
+        drop: Tensor,
+        shift: float,
+        least: float,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        from contmax.kernels.means import _gpu_gates
+
+        weights, mean, variance = _gpu_gates.gate_moments(logits.contiguous(), may, noise, drop, shift, least)
+        ctx.shift, ctx.least = shift, least
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(logits, may, noise, drop, weights, mean)
+        ctx.save_for_forward(logits, may, noise, drop)
+        return weights, mean, variance
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Tensor | None) -> tuple[Tensor | None, ...]:
+        logits, may, _, _, weights, mean = ctx.saved_tensors
+        if all(c is None for c in cotangents):
+            return (None,) * 6
+        by_weights, by_mean, by_variance = cotangents
+        by_mean, by_variance = (torch.zeros_like(mean) if c is None else c for c in (by_mean, by_variance))
+        if refused_by_kernels(*cotangents):
+            given = torch.zeros_like(weights) if by_weights is None else by_weights
+            (gradient,) = gradients_by_reference(_reference_of(ctx), (logits,), (True,), (given, by_mean, by_variance))
+        else:
+            from contmax.kernels.means import _gpu_gates
+
+            gradient = _gpu_gates.gate_moments_backward(
+                logits.contiguous(), may, weights, mean, (by_weights, by_mean, by_variance), ctx.shift
+            )
+        return gradient, None, None, None, None, None
+
+    @staticmethod
+    def tangent(ctx: Any, move: Tensor, *others: Any) -> tuple[Tensor, ...]:
+        return tangent_by_reference(_reference_of(ctx), ctx.saved_tensors[:1], (move,))
+
+
+def _reference_of(ctx: Any) -> Callable[[Tensor], tuple[Tensor, ...]]:
+    _, may, noise, drop, *_ = ctx.saved_tensors
+    return partial(_reference, mask=may, noise=noise, drop=drop, shift=ctx.shift, least=ctx.least)

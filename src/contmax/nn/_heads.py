@@ -11,20 +11,21 @@ from torch.nn.functional import softplus
 from contmax._precision import in_dtype, wide_dtype, without_autocast
 from contmax._typing import Bool, Float
 from contmax.densities import Mixture, MultivariateBetaGaussian
-from contmax.nn._alpha import ShownModule
-from contmax.nn._parameters import (
+from contmax.nn._module import ShownModule, check_query, check_values, wide_linear
+from contmax.nn._place import (
+    Box,
     Matching,
+    Place,
+    PlacingHead,
     check_least_half_width,
-    check_mask,
-    check_query,
-    check_values,
     checked_matching,
     density_of_moments,
     density_of_scale,
     moments_of_weights,
-    wide_linear,
+    observed_cells,
+    unmasked,
 )
-from contmax.nn._place import Box, Place, PlacingHead, observed_cells, unmasked
+from contmax.signal._observations import check_mask
 
 # The least shape parameter σ² of a head, so that a saturated softplus still is a density; and the least half-width.
 _LEAST = 1e-12
@@ -120,7 +121,7 @@ class PooledHead(ShownModule):
         check_values(values, self.embed_dim, "values")
         check_query(query, self.query_dim, values)
         self._check_grid(grid)
-        check_mask(mask, values)
+        check_mask(values.shape[:2], mask)
         like = values.new_empty(0, dtype=wide_dtype(values.dtype))
         shape = (values.shape[0], values.shape[1])
         cells = observed_cells(shape, self.dim, positions=positions, grid=grid, mask=mask, like=like)
@@ -140,13 +141,13 @@ class PooledHead(ShownModule):
         half_width = softplus(spread[..., : self.dim]) + _LEAST_HALF_WIDTH
         half_width = half_width if box is None else box.lengths(half_width)
         if self.dim == 1:
-            return density_of_moments(loc.squeeze(-1), half_width.squeeze(-1).square() / 5, alpha, 1, "exact")
+            return density_of_moments(loc.squeeze(-1), half_width.squeeze(-1).square() / 5, alpha, 1)
         tril = _lower_triangular(half_width, spread[..., self.dim :])
         with without_autocast(tril):
             support = tril @ tril.mT
         # The margin keeps a very thin ellipsoid positive definite in spite of rounding.
         support = support + _LEAST_SHARE * torch.diag_embed(support.diagonal(dim1=-2, dim2=-1))
-        return density_of_moments(loc, support / (self.dim + 4), alpha, self.dim, "exact")
+        return density_of_moments(loc, support / (self.dim + 4), alpha, self.dim)
 
     def _with_scale(self, loc: Tensor, spread: Tensor, alpha: float | Tensor, box: Box | None) -> Distribution:
         """The density of the shape parameter that the numbers mean, as the paper has it."""
@@ -335,7 +336,7 @@ class WindowHead(PlacingHead):
         shares = torch.where(shares.sum(-1, keepdim=True) > 0, shares, 1.0)
         # An α for each density gets an axis for the components.
         alpha = alpha.unsqueeze(-1) if isinstance(alpha, Tensor) and alpha.dim() else alpha
-        parts = density_of_moments(mean, covariance, alpha, self.dim, "exact")
+        parts = density_of_moments(mean, covariance, alpha, self.dim)
         return Place(Mixture(Categorical(shares, validate_args=False), parts), weights, context)
 
     def _windows(self, where: Tensor) -> Tensor:

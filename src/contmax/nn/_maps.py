@@ -8,7 +8,7 @@ from torch import Tensor
 from contmax._typing import Bool, Float, Shaped
 from contmax.losses import entmax_loss
 from contmax.maps import entmax, sparsemax
-from contmax.nn._alpha import AlphaModule, ShownModule, shape_of
+from contmax.nn._module import AlphaModule, ShownModule, shape_of
 
 
 class Sparsemax(ShownModule):

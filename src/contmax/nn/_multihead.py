@@ -15,15 +15,16 @@ from contmax.basis import Basis
 from contmax.densities import Mixture
 from contmax.expectations import expectation
 from contmax.maps import moments
-from contmax.nn._alpha import AlphaModule, ShownModule
-from contmax.nn._parameters import (
+from contmax.nn._module import (
+    AlphaModule,
+    ShownModule,
     basis_is_argument,
     check_values,
     checked_grid,
-    density_of_moments,
     split_heads,
     wide_linear,
 )
+from contmax.nn._place import density_of_moments
 from contmax.signal import fit_signal, observation_positions
 
 # Preferences are no narrower than this share of an axis, however many there are: content must be able to win.
@@ -294,8 +295,8 @@ class MultiheadContinuousAttention(AlphaModule):
         if self.component_logits is None:
             mean, covariance = mean.select(3, 0), covariance.select(3, 0)
             alpha = alpha.squeeze(-1) if isinstance(alpha, Tensor) and alpha.dim() else alpha
-            return density_of_moments(mean, covariance, alpha, self.basis.event_dim, "exact")
-        parts = density_of_moments(mean, covariance, alpha, self.basis.event_dim, "exact")
+            return density_of_moments(mean, covariance, alpha, self.basis.event_dim)
+        parts = density_of_moments(mean, covariance, alpha, self.basis.event_dim)
         logits = wide_linear(self.component_logits, query).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
         return Mixture(Categorical(logits=logits, validate_args=False), parts)
 

@@ -1,16 +1,19 @@
-"""The result of a head, and the positions of observations as cells of the domain."""
+"""Where to look: the result of a head, observations as cells of the domain, and densities made from both."""
 
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
-from contmax._mask import has_shape
-from contmax._precision import common_dtype, in_dtype
+from contmax._precision import common_dtype, in_dtype, wide_dtype
 from contmax._typing import Bool, Float
-from contmax.nn._alpha import ShownModule
-from contmax.signal import observation_positions
+from contmax.densities import BetaGaussian, MultivariateBetaGaussian
+from contmax.maps import moments
+from contmax.nn._module import ShownModule
+from contmax.signal._observations import check_grid, check_positions, observation_positions
+
+Matching = Literal["exact", "paper"]
 
 
 class Place(NamedTuple):
@@ -157,7 +160,9 @@ def observed_cells(
     Raises:
         ValueError: if positions or grid do not fit.
     """
-    _check(shape, dim, positions, grid)
+    observations = torch.Size(shape)
+    check_positions(observations, dim, positions)
+    check_grid(observations, dim, positions, grid)
     if positions is not None:
         like = like.new_empty(0, dtype=common_dtype(like.dtype, positions.dtype))
     where = in_dtype(observation_positions(shape[1], positions, grid, mask, like), like.dtype)
@@ -198,30 +203,6 @@ def cells_of_weights(
     return cells, first
 
 
-def _check(shape: tuple[int, int], dim: int, positions: Tensor | None, grid: tuple[int, ...] | None) -> None:
-    batch, length = shape
-    if length == 0:
-        raise ValueError(f"values of {batch} sequences hold no observation: L = 0. Skip such inputs.")
-    if grid is not None and (len(grid) != dim or torch.Size(grid).numel() != length or positions is not None):
-        given = " beside positions" if positions is not None else ""
-        raise ValueError(
-            f"grid {tuple(grid)}{given} does not fit a head of dim={dim} and {length} values: pass {dim} sizes whose "
-            f"product is {length}, or positions instead, or make the head with dim={len(grid)}."
-        )
-    if grid is None and positions is None and dim > 1:
-        raise ValueError(
-            f"A head of dim={dim} needs a grid of {dim} sizes, or positions of shape (L, {dim}); got neither. Pass "
-            "grid=(…) to the attention when it is made or called."
-        )
-    tail = () if dim == 1 else (dim,)
-    shapes = [(*b, length, *tail) for b in ((), (1,), (batch,))]
-    if positions is not None and not has_shape(positions, *shapes):
-        axes = ", ".join(map(str, (length, *tail)))
-        raise ValueError(
-            f"positions must have shape ({axes},) or (B, {axes}), B = {batch}; got {tuple(positions.shape)}."
-        )
-
-
 def unmasked(values: Tensor, mask: Tensor | None) -> Tensor:
     """Values (B, L, D) with 0 at masked positions, where they may be NaN."""
     return values if mask is None else torch.where(mask.unsqueeze(-1), values, 0)
@@ -231,3 +212,49 @@ def weighted_mean(weights: Tensor, values: Tensor) -> Tensor:
     """Σ p_ℓ h_ℓ: (B, D) for weights (B, L), (B, Q, D) for weights (B, Q, L)."""
     mixed = in_dtype(weights.unsqueeze(1) if weights.dim() == 2 else weights, values.dtype) @ values
     return mixed.squeeze(1) if weights.dim() == 2 else mixed
+
+
+def density_of_scale(loc: Tensor, scale: Tensor, alpha: float | Tensor, dim: int) -> Distribution:
+    """The β-Gaussian of (μ, σ) on the line, of (μ, Σ) in N dimensions."""
+    if dim == 1:
+        return BetaGaussian(loc, scale, alpha, validate_args=False)
+    return MultivariateBetaGaussian(loc, scale, alpha, validate_args=False)
+
+
+def density_of_moments(
+    mean: Tensor, covariance: Tensor, alpha: float | Tensor, dim: int, matching: Matching = "exact"
+) -> Distribution:
+    """The β-Gaussian with these moments; for the matching of the paper, with the covariance as its shape parameter."""
+    if matching == "paper":
+        return density_of_scale(mean, covariance.sqrt() if dim == 1 else covariance, alpha, dim)
+    if dim == 1:
+        return BetaGaussian.from_moments(mean, covariance, alpha, validate_args=False)
+    return MultivariateBetaGaussian.from_moments(mean, covariance, alpha, validate_args=False)
+
+
+def moments_of_weights(
+    weights: Tensor, dim: int, *, positions: Tensor | None, grid: tuple[int, ...] | None, mask: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Mean and (co)variance of the positions of L observations under weights (B, L) or (B, Q, L)."""
+    wide = in_dtype(weights, wide_dtype(weights.dtype))
+    (where, sides), first = cells_of_weights(wide, dim, positions=positions, grid=grid, mask=mask)
+    if dim == 1:
+        where, first = where.squeeze(-1), first.squeeze(-1)
+    else:
+        # Expanded, points (L, N) cannot be mistaken for positions (B, L) on the line.
+        where = where.expand(*weights.shape, dim)
+    mean, covariance = moments(wide, where, sides=sides)
+    return first + mean, covariance
+
+
+def check_least_half_width(least: float | None) -> None:
+    """Raise ValueError for a least half-width that is negative or NaN."""
+    if least is not None and not least >= 0:
+        raise ValueError(f"least_half_width must not be negative; got {least}. Pass a length in units of the domain.")
+
+
+def checked_matching(matching: Matching) -> Matching:
+    """The matching; raises ValueError for an unknown one."""
+    if matching not in get_args(Matching):
+        raise ValueError(f'matching must be "exact" or "paper"; got {matching!r}.')
+    return matching

@@ -22,8 +22,7 @@ from contmax._precision import without_autocast
 from contmax._torch_private import forward_mode_is_on
 from contmax.basis import Basis, GaussianBasis, MultivariateGaussianBasis
 from contmax.densities import BetaGaussian, MultivariateBetaGaussian, TruncatedParabola, TruncatedParaboloid
-from contmax.expectations._derivatives import expectation_by
-from contmax.expectations._expectation import RULES
+from contmax.expectations._expectation import RULES, expectation_by
 from contmax.expectations._line_gaussian import line_order
 from contmax.expectations._space_gaussian import plane_order
 from contmax.kernels import means

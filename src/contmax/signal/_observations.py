@@ -50,11 +50,7 @@ def check_observations(values: Tensor, dim: int, positions: Tensor | None, mask:
             f"values must be floating-point of shape (*batch, L, D); got {values.dtype}, {tuple(values.shape)}. "
             "Pass values[:, None] for one channel."
         )
-    if values.device.type == "mps":
-        raise NotImplementedError(
-            "A signal is fitted in float64, which mps devices do not have. Fit it on the CPU and move it: "
-            'fit_signal(values.cpu(), basis.cpu(), …).to("mps").'
-        )
+    require_float64(values.device)
     check_positions(values.shape[:-1], dim, positions)
     check_mask(values.shape[:-1], mask)
 
@@ -88,16 +84,14 @@ def check_grid(observations: torch.Size, dim: int, positions: Tensor | None, gri
     """Raise ValueError for no observations, and for a grid in N dimensions that does not fit or is missing."""
     length = observations[-1]
     if length == 0:
-        raise ValueError(f"observations of shape {tuple(observations)} are none: L = 0. Skip such inputs.")
+        raise ValueError(f"values of {tuple(observations)} positions hold no observation: L = 0. Skip such inputs.")
     if grid is None:
         if positions is None and dim > 1:
-            raise ValueError(
-                f"{dim} dimensions need a grid of {dim} sizes, or positions of shape (L, {dim}); got neither."
-            )
+            raise ValueError(f"A domain of dimension {dim} needs a grid of {dim} sizes, or positions (L, {dim}).")
     elif torch.Size(grid).numel() != length or len(grid) != dim or positions is not None:
         raise ValueError(
-            f"grid {tuple(grid)} does not fit {length} observations in {dim} dimensions: pass {dim} sizes whose "
-            f"product is {length}, and no positions, or positions without a grid."
+            f"grid {tuple(grid)} does not fit {length} observations in {dim} dimensions: pass {dim} sizes with product "
+            f"{length}, or positions instead, or make the head with dim={len(grid)} and a basis of that dimension."
         )
 
 
@@ -105,6 +99,15 @@ def require_penalty(penalty: float) -> None:
     """Raise ValueError for a ridge penalty that is negative, infinite or NaN."""
     if not 0 <= penalty < math.inf:
         raise ValueError(f"penalty must be finite and not negative; got {penalty}. 0.01 is a good start.")
+
+
+def require_float64(device: torch.device) -> None:
+    """Raise NotImplementedError on Apple's GPUs, which lack the float64 of every fit."""
+    if device.type == "mps":
+        raise NotImplementedError(
+            "A signal is fitted in float64, which mps devices do not have. Fit it on the CPU and move it: "
+            'fit_signal(values.cpu(), basis.cpu(), …).to("mps").'
+        )
 
 
 def _one_for_each(shape: torch.Size, observations: torch.Size) -> bool:

@@ -167,15 +167,13 @@ def image_attention_html(
     if density is not None and members is None:
         places = (torch.arange(_SHADE_GRID, dtype=torch.float64) + 0.5) / _SHADE_GRID
         parts += [_cells(heights, height, "shade") for heights in grid_heights(density, places, places, index)]
-    rows, columns = (0, 0) if cells is None else cells.shape
+    rows, columns = (1, 1) if cells is None else cells.shape
     if cells is not None:
         parts.append(_cells(cells, height, "cells"))
-        parts.append(
-            f'<g transform="{_scale(rows, columns, height)}"><rect id="mark" width="1" height="1" '
-            'vector-effect="non-scaling-stroke"/></g>'
-        )
-    else:
-        parts.append('<rect id="mark"/>')
+    parts.append(
+        f'<g transform="{_scale(rows, columns, height)}"><rect id="mark" width="1" height="1" '
+        'vector-effect="non-scaling-stroke"/></g>'
+    )
     named = [(number, ellipse) for number, own in enumerate(members or (), 1) for ellipse in own]
     drawn = "".join(_ellipse(ellipse.swapped(), _words(number, ellipse)) for number, ellipse in named)
     parts.append(f'<g transform="scale({_WIDTH} {height:.1f})">{drawn}</g>')

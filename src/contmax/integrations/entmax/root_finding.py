@@ -68,11 +68,9 @@ def normmax_bisect(
     is the 1/α-escort of w.
 
     Args:
-        X: scores x, any shape; −inf counts as masked.
+        X, dim, n_iter: as for :func:`entmax_bisect`.
         alpha: α, a number, or a tensor that broadcasts to X with size 1 along `dim`; differentiable. α = ∞ gives a
             uniform distribution on the support of sparsemax. α ≤ 1 gives one on the largest score, shared by ties.
-        dim: the axis of the distribution.
-        n_iter: accepted for compatibility; the solver runs to the rounding of the dtype.
 
     Returns:
         Probabilities of the shape of X.
@@ -107,11 +105,9 @@ def budget_bisect(
     .. math:: \tau = \Bigl(\#\{p = 1\} + \sum_{active} x - B\Bigr) / \#active
 
     Args:
-        X: scores x, any shape; −inf counts as masked.
+        X, dim, n_iter: as for :func:`entmax_bisect`.
         budget: B, a number, or a tensor that broadcasts to X with size 1 along `dim`; differentiable. A budget that
             cannot be met, below 0 or above the number of finite scores, is replaced by the nearest that can.
-        dim: the axis of the budget.
-        n_iter: accepted for compatibility; the solver is exact.
 
     Returns:
         A tensor of the shape of X with entries in [0, 1] that add up to the budget.

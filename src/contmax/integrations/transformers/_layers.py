@@ -15,7 +15,7 @@ from torch.nn import Module
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.utils.output_capturing import _active_collector
 
-from contmax.nn._alpha import AlphaModule
+from contmax.nn._module import AlphaModule
 
 NAME = "entmax"
 _DEFAULT_ALPHA = 1.5

@@ -35,7 +35,7 @@ from contmax.integrations.transformers._layers import (
     require_settable,
     uses_entmax,
 )
-from contmax.nn._alpha import AlphaModule
+from contmax.nn._module import AlphaModule
 
 logger = logging.get_logger(__name__)
 
@@ -132,21 +132,14 @@ def _initialize_weights(original: Any, model: PreTrainedModel, module: Module, *
     original(model, module, *arguments)
 
 
-def _from_config(original: Any, kind: type[PreTrainedModel], *arguments: Any, **options: Any) -> Any:
-    model = original(kind, *arguments, **options)
-    # Only a model that is made with this option is checked. transformers makes the parts of a model without the
-    # option, and some of these parts have no attention.
-    if "attn_implementation" in options and uses_entmax(model):
+def _made(original: Any, kind: type[PreTrainedModel], *arguments: Any, **options: Any) -> Any:
+    made = original(kind, *arguments, **options)
+    model = made[0] if isinstance(made, tuple) else made
+    # Only a model that is made with one of these options is checked. transformers makes the parts of a model without
+    # them, and some of these parts have no attention.
+    if not options.keys().isdisjoint(("attn_implementation", "config")) and uses_entmax(model):
         require_attention(model)
-    return model
-
-
-def _from_pretrained(original: Any, kind: type[PreTrainedModel], *arguments: Any, **options: Any) -> Any:
-    loaded = original(kind, *arguments, **options)
-    model = loaded[0] if isinstance(loaded, tuple) else loaded
-    if uses_entmax(model):
-        require_attention(model)
-    return loaded
+    return made
 
 
 EXTENDED: dict[str, Callable[..., Any]] = {
@@ -154,8 +147,8 @@ EXTENDED: dict[str, Callable[..., Any]] = {
     "post_init": _post_init,
     "set_attn_implementation": _set_attn_implementation,
     "_initialize_weights": _initialize_weights,
-    "_from_config": _from_config,
-    "from_pretrained": _from_pretrained,
+    "_from_config": _made,
+    "from_pretrained": _made,
 }
 
 

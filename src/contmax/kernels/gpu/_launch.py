@@ -157,11 +157,6 @@ class Lists(NamedTuple):
     places: Tensor
     counts: Tensor
 
-    @property
-    def slices(self) -> int:
-        """Slices of a row."""
-        return self.sizes.slices
-
 
 def lists_of(x: Tensor, rows: Rows, *, keeps_places: bool, varied: bool = False) -> Lists:
     """Empty lists for rows of x, with places where a map needs them; `varied` says that each row has its own α."""

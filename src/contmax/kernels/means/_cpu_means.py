@@ -3,6 +3,7 @@
 These functions take eager CPU tensors only.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch import Tensor
 from contmax.kernels.cpu._threads import over_rows
 from contmax.kernels.means._cpu_line_scales import line_scale_rows
 from contmax.kernels.means._cpu_scale_path import plane_rows
-from contmax.kernels.means._cpu_windows import numbers_of, window_rows
+from contmax.kernels.means._cpu_windows import window_rows
 
 
 def window_values(
@@ -42,8 +43,11 @@ def window_values(
         r, (*batch, K), and ∂r/∂(μ, a, σ_j), (*batch, 3, K), or None.
     """
     r = loc.new_empty(*loc.shape, centre.shape[0])
+    reach, farthest = (5.6, 13.2) if loc.dtype == torch.float32 else (8.5, 37.4)
+    narrowness = 2 * max(1.0, ((2 * k + 3) / 5) ** 0.5)
+    numbers = np.array([k, narrowness, reach, farthest, constant / math.sqrt(2 * math.pi)])
     densities = [_array(x).reshape(-1) for x in (loc, half)]
-    inputs = (*densities, numbers_of(k, constant, densities[0].dtype), *(_array(x) for x in (centre, width, *rule)))
+    inputs = (*densities, numbers, *(_array(x) for x in (centre, width, *rule)))
     by = loc.new_empty(3 if with_slopes else 0, *r.shape)
     over_rows(window_rows, _rows(r), by.numpy().reshape(len(by), loc.numel(), centre.shape[0]), *inputs)
     return r, by.movedim(0, -2) if with_slopes else None

@@ -4,8 +4,6 @@ The rule is that of `contmax.expectations._line_gaussian`. A window is placed on
 density take each node side by side. Pairs whose integrand underflows everywhere are skipped.
 """
 
-from typing import Any
-
 import numpy as np
 from numba import njit
 
@@ -17,20 +15,9 @@ from contmax.kernels.cpu._lanes import wide_vectors
 _Z0, _DZ, _LEFT, _RIGHT, _SPAN, _NARROW, _ROWS = (np.uint64(i) for i in range(7))
 # Rows of the table of sums over the nodes.
 _VALUE, _BY_LOC, _BY_HALF, _BY_WIDTH, _ESCORT_LOC, _ESCORT_HALF, _SUMS = (np.uint64(i) for i in range(7))
-# Places in the array of `numbers_of`.
+# Places in the numbers of a rule: k; how much wider than a basis function a narrow density may be; how far a window
+# reaches, and at what distance the Gaussian underflows, both in standard deviations; C_k/√(2π).
 _K, _NARROWNESS, _REACH, _FARTHEST, _CONSTANT = (np.uint64(i) for i in range(5))
-_SQRT_2PI = 2.5066282746310002
-
-
-def numbers_of(k: float, constant: float, dtype: Any) -> Any:
-    """The numbers of the rule besides densities and functions.
-
-    k; how much wider than a basis function a narrow density may be; how far a window reaches, and at what distance the
-    Gaussian underflows, both in standard deviations; C_k/√(2π).
-    """
-    narrowness = 2 * max(1.0, ((2 * k + 3) / 5) ** 0.5)
-    reach, farthest = (5.6, 13.2) if dtype == np.float32 else (8.5, 37.4)
-    return np.array([k, narrowness, reach, farthest, constant / _SQRT_2PI])
 
 
 @kernel(error_model="numpy")

@@ -1,6 +1,6 @@
 """Gates on the positions of a line: from logits to weights, and to the mean and variance of a density over open gates.
 
-One program per row. The references are in contmax.nn._gate_moments.
+One program per row. The references are in contmax.nn._gates.
 """
 
 import torch

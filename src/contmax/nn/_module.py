@@ -1,13 +1,18 @@
-"""α of a module: a number, a tensor, or learned inside (1, 2); saved, moved and shown in one way."""
+"""What modules share: α, given or learned inside (1, 2), how they are shown, and checks of their arguments."""
 
-from collections.abc import Sequence
-from typing import Any
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, ParamSpec
 
 import torch
 from torch import Tensor
 
-from contmax._precision import wide_dtype
+from contmax._eager import refuse_tracing
+from contmax._precision import in_dtype, wide_dtype, without_autocast
+from contmax.basis import Basis
+from contmax.signal._observations import as_grid
 
+_P = ParamSpec("_P")
 # A learned α stays this far from the ends of (1, 2), so that neither rounding nor a long training reaches them.
 _MARGIN = 1e-4
 
@@ -126,3 +131,90 @@ def shape_of(alpha: float | Sequence[float] | Tensor) -> tuple[int, ...]:
 
 def _on_default_device(numbers: Tensor) -> Tensor:
     return numbers.to(torch.get_default_device(), torch.get_default_dtype(), copy=True)
+
+
+def basis_is_argument(at: int) -> Callable[[Callable[_P, None]], Callable[_P, None]]:
+    """A decorator of constructors that refuses arguments in another order, with the right one in the message.
+
+    Args:
+        at: the place of the basis among positional arguments, the last that may be one.
+    """
+
+    def decorate(init: Callable[_P, None]) -> Callable[_P, None]:
+        @functools.wraps(init)
+        def checked(*arguments: _P.args, **options: _P.kwargs) -> None:
+            module, *given = arguments
+            misplaced = [isinstance(x, Basis) != (place == at) for place, x in enumerate(given)]
+            if any(misplaced) or len(given) > at + 1 or not isinstance(options.get("basis"), Basis | None):
+                kinds = ", ".join(type(x).__name__ for x in given)
+                raise TypeError(
+                    f"{type(module).__name__} got ({kinds}), which is not the order of its arguments. Call "
+                    "ContinuousAttention(basis, embed_dim=64), CombinedAttention(discrete, basis), or "
+                    "MultiheadContinuousAttention(64, 8, basis)."
+                )
+            init(*arguments, **options)
+
+        return checked
+
+    return decorate
+
+
+def check_query(query: Tensor | None, query_dim: int | None, values: Tensor) -> None:
+    """Raise ValueError for a missing or unexpected query, or one of other channels."""
+    if query is None and query_dim is None:
+        return
+    if query is None or query_dim is None:
+        got, fix = ("no query", "a query") if query is None else ("a query", "query_dim=… at construction, or no query")
+        raise ValueError(f"The module was made with query_dim={query_dim} but got {got}. Pass {fix}.")
+    batch = values.shape[0]
+    if query.dim() not in (2, 3) or query.shape[0] != batch or query.shape[-1] != query_dim:
+        raise ValueError(
+            f"query must have shape (B, {query_dim}) or (B, Q, {query_dim}) with B = {batch}; got {tuple(query.shape)}."
+        )
+
+
+def check_keys(keys: Tensor | None, values: Tensor) -> None:
+    """Raise ValueError for keys at other positions than those of the values; their channels may differ."""
+    if keys is not None and (keys.dim() != 3 or keys.shape[:2] != values.shape[:2]):
+        raise ValueError(
+            f"keys must have shape (B, L, channels) with the B and L of the values, {tuple(values.shape[:2])}; got "
+            f"{tuple(keys.shape)}."
+        )
+
+
+def checked_grid(grid: tuple[int, ...] | None, dim: int) -> tuple[int, ...] | None:
+    """The grid, with one size for each axis of the domain; raises ValueError or TypeError for any other."""
+    grid = as_grid(grid)
+    if grid is not None and len(grid) != dim:
+        raise ValueError(f"grid must have {dim} sizes, one for each axis of the basis; got {grid}.")
+    return grid
+
+
+def check_values(values: Tensor, channels: int, name: str) -> None:
+    """Raise ValueError for values of another shape than (B, L, channels)."""
+    # torch.jit.trace gives sizes as tensors, which equal no number of channels.
+    refuse_tracing()
+    if values.dim() != 3 or values.shape[-1] != channels:
+        raise ValueError(
+            f"{name} must have shape (B, L, {channels}); got {tuple(values.shape)}. Pass x[None] for one sequence."
+        )
+
+
+def with_queries(keys: Tensor, queries: Tensor | None) -> Tensor:
+    """Keys (B, L, d) plus queries: (B, L, d) for queries (B, d), (B, Q, L, d) for queries (B, Q, d)."""
+    if queries is None:
+        return keys
+    return keys + queries.unsqueeze(1) if queries.dim() == 2 else keys.unsqueeze(1) + queries.unsqueeze(2)
+
+
+def split_heads(x: Tensor, num_heads: int) -> Tensor:
+    """(B, n, H·d) → (B, H, n, d)."""
+    return x.reshape(*x.shape[:-1], num_heads, x.shape[-1] // num_heads).transpose(1, 2)
+
+
+def wide_linear(linear: torch.nn.Linear, x: Tensor) -> Tensor:
+    """An affine map in at least float32, under autocast too: three digits are too few to say where to look."""
+    dtype = wide_dtype(x.dtype)
+    bias = None if linear.bias is None else in_dtype(linear.bias, dtype)
+    with without_autocast(x):
+        return torch.nn.functional.linear(in_dtype(x, dtype), in_dtype(linear.weight, dtype), bias)
