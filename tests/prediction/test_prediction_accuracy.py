@@ -243,8 +243,8 @@ def test_a_box_on_a_line_is_an_interval(alpha):
 
 
 def test_newtons_method_ends_where_the_normalizer_is_far_below_zero(monkeypatch):
-    steps, powers_of = [], _threshold._with_power
-    monkeypatch.setattr(_threshold, "_with_power", lambda *given: steps.append(given) or powers_of(*given))
+    steps, logarithms_of = [], _threshold._log_of_deformed_exp
+    monkeypatch.setattr(_threshold, "_log_of_deformed_exp", lambda *given: steps.append(given) or logarithms_of(*given))
     points = torch.linspace(0.0, 0.01, 50, dtype=F64)
     p = contmax.regularized_prediction(points.sin(), Nodes(points, torch.full_like(points, 2e-4)), 1.5)
     assert p.normalizer < -1

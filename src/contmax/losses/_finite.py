@@ -13,6 +13,9 @@ from contmax.maps._arguments import check_scores, checked_alpha, output_dtype
 from contmax.maps._half_precision import widened_scores
 from contmax.maps._threshold import or_one
 
+# α, the mask, label smoothing and the axis of the classes.
+_Options = tuple[float | Tensor, Tensor | None, float, int]
+
 
 def entmax_loss(
     scores: Float[Tensor, "..."],
@@ -73,11 +76,11 @@ def entmax_loss(
     else:
         z = widened_scores(scores)
         z = z if mask is None else z.masked_fill(~mask, -torch.inf)
-    options = (index, mask, weight, label_smoothing, axis, fused)
+    options = (index, mask, label_smoothing, axis)
     if is_soft:
-        losses, sample_weight = _weighted_soft_losses(z, target, *options)
+        losses, sample_weight = _weighted_soft_losses(z, target, weight, fused, options)
     else:
-        losses, sample_weight = _weighted_class_losses(z, target, *options, ignore_index)
+        losses, sample_weight = _weighted_class_losses(z, target, weight, fused, options, ignore_index)
     return reduced(losses, sample_weight, reduction).to(output_dtype(scores))
 
 
@@ -118,17 +121,10 @@ def sparsemax_loss(
 
 
 def _weighted_class_losses(
-    z: Tensor,
-    target: Tensor,
-    alpha: float | Tensor,
-    mask: Tensor | None,
-    weight: Tensor | None,
-    smoothing: float,
-    dim: int,
-    fused: bool,
-    ignore_index: int,
+    z: Tensor, target: Tensor, weight: Tensor | None, fused: bool, options: _Options, ignore_index: int
 ) -> tuple[Tensor, Tensor]:
     """Loss of each example times its weight, and that weight; ignored ones have weight 0."""
+    alpha, mask, smoothing, dim = options
     shape = z.shape[: dim % z.dim()] + z.shape[dim % z.dim() + 1 :]
     if target.shape != shape:
         # Language models put classes last, torch puts them second: say how to pass dim.
@@ -141,8 +137,7 @@ def _weighted_class_losses(
     wide = wide_dtype(z.dtype)
     sample_weight = counted.to(wide) if weight is None else counted * weight.to(wide)[ids]
     if weight is None or smoothing == 0:
-        losses_of = fused_losses if fused else class_losses
-        losses = losses_of(z, ids, alpha, mask, smoothing, dim)  # type: ignore[arg-type]
+        losses = (fused_losses if fused else class_losses)(z, ids, *options)  # type: ignore[arg-type]
         # The loss of an ignored example is removed, even if it is infinite.
         return torch.where(counted, losses, 0) if weight is None else weighted(losses, sample_weight), sample_weight
     every = losses_of_every_class(torch.where(counted.unsqueeze(dim), z, 0), alpha, dim)
@@ -166,16 +161,10 @@ def class_ids(target: Tensor, ignore_index: int, classes: int) -> tuple[Tensor, 
 
 
 def _weighted_soft_losses(
-    z: Tensor,
-    target: Tensor,
-    alpha: float | Tensor,
-    mask: Tensor | None,
-    weight: Tensor | None,
-    smoothing: float,
-    dim: int,
-    fused: bool,
+    z: Tensor, target: Tensor, weight: Tensor | None, fused: bool, options: _Options
 ) -> tuple[Tensor, Tensor]:
     """Loss of each example times its weight, and that weight, for probabilities y."""
+    alpha, dim = options[0], options[-1]
     if target.shape != z.shape:
         raise ValueError(
             f"soft targets of shape {tuple(target.shape)} do not fit scores of shape {tuple(z.shape)}: "
@@ -183,11 +172,11 @@ def _weighted_soft_losses(
         )
     _check_simplex(target, dim)
     if fused:
-        losses = fused_losses(z, target, alpha, mask, smoothing, dim)  # type: ignore[arg-type]
+        losses = fused_losses(z, target, *options)  # type: ignore[arg-type]
     else:
         # For α < 1 the loss is a small difference of Ω* and the negentropy of many classes, which are both large.
         wide = torch.float64 if isinstance(alpha, float) and alpha < 1 else z.dtype
-        losses = soft_losses(z.to(wide), target.to(wide), alpha, mask, smoothing, dim)
+        losses = soft_losses(z.to(wide), target.to(wide), *options)
     if weight is None:
         return losses, torch.ones_like(losses)
     target = target.to(losses.dtype)

@@ -75,7 +75,12 @@ def linear_entmax_loss(
     _check_shapes(hidden, weight, target, bias)
     check_options(None, label_smoothing, reduction, weight.shape[0])
     hidden, weight, bias = _as_linear_takes(hidden, weight, bias)
-    if target.numel() == 0 or not _can_be_blocked(hidden, weight, target, bias, alpha):
+    # Our operators take no tensors of torch.func or forward mode, and an exported program must not depend on them.
+    if torch.compiler.is_compiling():
+        in_blocks = not is_exporting()
+    else:
+        in_blocks = not forward_mode_is_on() and all_hold_numbers(hidden, weight, target, bias, alpha)
+    if target.numel() == 0 or not in_blocks:
         logits = F.linear(_zero_where_ignored(hidden, target != ignore_index), weight, bias)
         options: dict[str, Any] = {"ignore_index": ignore_index, "label_smoothing": label_smoothing}
         return entmax_loss(logits, target, alpha, dim=-1, reduction=reduction, **options)
@@ -92,7 +97,7 @@ def linear_entmax_loss(
     else:
         if isinstance(index, Tensor):
             index = index.expand(*target.shape, 1).reshape(-1, 1)
-        losses = _checkpointed_losses(*layer, index, label_smoothing, fused)
+        losses = _checkpointed_losses(layer, index, label_smoothing, fused)
     counts = counted.to(losses.dtype)
     return reduced(weighted(losses.reshape(target.shape), counts), counts, reduction).to(output_dtype(logits))
 
@@ -101,19 +106,8 @@ class _LinearLosses(torch.autograd.Function):
     """Losses of tokens by blocks; where the gradient may be differentiated again, all logits are made at once."""
 
     @staticmethod
-    def forward(
-        hidden: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        ids: Tensor,
-        alpha: float,
-        smoothing: float,
-        fused: bool,
-        needs_hidden: bool,
-        needs_weight: bool,
-    ) -> tuple[Tensor, ...]:
-        loss = LinearLoss(hidden, weight, bias, ids, alpha, smoothing)
-        return linear_losses(loss, fused, needs_hidden, needs_weight)
+    def forward(*inputs: Any) -> tuple[Tensor, ...]:
+        return linear_losses(LinearLoss(*inputs[:6]), *inputs[6:])
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -153,19 +147,14 @@ def _zero_where_ignored(hidden: Tensor, counted: Tensor) -> Tensor:
 
 
 def _checkpointed_losses(
-    hidden: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    ids: Tensor,
-    alpha: float | Tensor,
-    smoothing: float,
-    fused: bool,
+    layer: tuple[Tensor, Tensor, Tensor | None, Tensor], alpha: float | Tensor, smoothing: float, fused: bool
 ) -> Tensor:
     """Losses (T,) for any α: by blocks of tokens, whose logits the backward pass makes again.
 
     For α > 2 a probability may change by more than its logit, so the backward pass must make the logits of the forward
     pass bit by bit, in blocks of equal size.
     """
+    hidden, weight, bias, ids = layer
     # Blocks add their gradients up in the dtype of their arguments.
     weight = weight.to(wide_dtype(weight.dtype))
     bias = None if bias is None else bias.to(wide_dtype(bias.dtype))
@@ -185,13 +174,6 @@ def _as_linear_takes(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> tup
     dtype = torch.get_autocast_dtype(device)
     cast = [x if x is None or x.dtype == torch.float64 else x.to(dtype) for x in (hidden, weight, bias)]
     return cast[0], cast[1], cast[2]  # type: ignore[return-value]
-
-
-def _can_be_blocked(*arguments: object) -> bool:
-    """Whether our operators can take the tensors: not those of torch.func or forward mode, and not in an export."""
-    if torch.compiler.is_compiling():
-        return not is_exporting()
-    return not forward_mode_is_on() and all_hold_numbers(*arguments)
 
 
 def _check_shapes(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None) -> None:

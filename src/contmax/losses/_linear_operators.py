@@ -126,9 +126,10 @@ def _losses_and_statistics(logits: Tensor, loss: LinearLoss, fused: bool) -> tup
 def _residual(logits: Tensor, ids: Tensor, loss: LinearLoss, statistics: Tensor, g: Tensor, fused: bool) -> Tensor:
     """g (p̂ − q) of some classes, in the dtype of their logits, maybe in their memory; ids count from the first."""
     if fused:
+        from contmax.kernels.gpu._launch import in_parts
         from contmax.kernels.losses._gpu_losses import write_gradients
 
-        write_gradients(logits, ids, None, loss.alpha, loss.smoothing, statistics, g, logits)
+        in_parts(write_gradients, (logits, ids, None, statistics, g, logits, None), loss.alpha, loss.smoothing)
         return logits
     top, t, p_max, share = statistics.unsqueeze(-1).unbind(1)
     y = logits - torch.where(top == -torch.inf, 0, top)

@@ -99,10 +99,8 @@ class _FusedLoss(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(
-        z: Tensor, target: Tensor, mask: Tensor | None, alpha: float, smoothing: float
-    ) -> tuple[Tensor, Tensor]:
-        return row_losses(z, target, mask, alpha, smoothing)
+    def forward(*inputs: Any) -> tuple[Tensor, Tensor]:
+        return row_losses(*inputs)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
@@ -114,8 +112,7 @@ class _FusedLoss(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, cotangent: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         z, target, mask, statistics = ctx.saved_tensors
-        options = (mask, ctx.alpha, ctx.smoothing)
-        needed = ctx.needs_input_grad[:2]
+        options, needed = (mask, ctx.alpha, ctx.smoothing), ctx.needs_input_grad[:2]
         if needs_reference(cotangent):
             reference = functools.partial(_reference, mask=mask, alpha=ctx.alpha, smoothing=ctx.smoothing)
             return *gradients_by_reference(reference, (z, target), needed, cotangent), None, None, None

@@ -34,15 +34,8 @@ class _Entmax(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(
-        scores: Tensor,
-        alpha: float | Tensor,
-        mask: Tensor | None,
-        weights: Tensor | None,
-        dtype: torch.dtype,
-        backend: Backend,
-    ) -> Tensor:
-        return regularized_argmax(scores, alpha, mask, weights, dtype, backend)
+    def forward(*inputs: Any) -> Tensor:
+        return regularized_argmax(*inputs)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:

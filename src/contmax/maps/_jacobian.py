@@ -26,19 +26,17 @@ _LARGEST = 700.0  # exp of this is finite in float64
 def pull_back_reference(
     p: Tensor, cotangent: Tensor, alpha: float | Tensor, weights: Tensor | None, needs_alpha: bool
 ) -> tuple[Tensor, Tensor | None]:
-    """Vector–Jacobian product s (g − w Σ s g / Σ w s), and the gradient of α for each slice where it is needed."""
+    """Vector–Jacobian product, w times the Jacobian–vector product of g/w, and the gradient of α where it is needed."""
+    g = cotangent if weights is None else cotangent / weights
     if isinstance(alpha, float) and alpha <= 2:
-        return _bounded_pull_back(p, cotangent, alpha, weights), None
+        grad = _bounded_product(p, g, alpha, weights)
+        return grad if weights is None else weights * grad, None
     escort = _Escort(p, alpha, weights)
-    g = cotangent.double()
-    centred = torch.where(escort.inside, g - escort.weight_ratio * g.gather(-1, escort.anchor), 0)
-    y, scale = escort.times(centred)
-    mean = y.sum(-1, keepdim=True) / escort.total
-    grad = escort.scaled_back(y - escort.mass * mean, scale)
+    grad, deviation = escort.product(g.double())
+    grad = grad if weights is None else (weights * grad).to(p.dtype)
     if not needs_alpha:
         return grad, None
-    deviation = centred - escort.weights * escort.mean_of(mean, scale)
-    return grad, -(escort.alpha_rate() * deviation).sum(-1, keepdim=True).to(p.dtype)
+    return grad, -(escort.alpha_rate() * escort.weights * deviation).sum(-1, keepdim=True).to(p.dtype)
 
 
 def push_forward_reference(
@@ -46,33 +44,18 @@ def push_forward_reference(
 ) -> Tensor:
     """Jacobian–vector product s (v − ⟨v⟩): how p moves when the scores move by `tangent` and α by `alpha_tangent`."""
     if isinstance(alpha, float) and alpha <= 2:
-        return p.new_zeros(p.shape) if tangent is None else _bounded_push_forward(p, tangent, alpha, weights)
+        return p.new_zeros(p.shape) if tangent is None else _bounded_product(p, tangent, alpha, weights)
     escort = _Escort(p, alpha, weights)
     v = escort.log_p.new_zeros(p.shape) if tangent is None else tangent.double()
-    shift = None if alpha_tangent is None else -escort.alpha_rate() * alpha_tangent.double()
-    # Off the support a tangent may be infinite.
-    y, scale = escort.times(torch.where(escort.inside, v - v.gather(-1, escort.anchor), 0), shift)
-    mean = (escort.weights * y).sum(-1, keepdim=True) / escort.total
-    return escort.scaled_back(y - escort.share * mean, scale)
+    return escort.product(v, None if alpha_tangent is None else -escort.alpha_rate() * alpha_tangent.double())[0]
 
 
-def _bounded_pull_back(p: Tensor, g: Tensor, alpha: float, weights: Tensor | None) -> Tensor:
-    """The product for a fixed α ≤ 2, where s ≤ 1: plain numbers in the dtype of p, few passes."""
+def _bounded_product(p: Tensor, v: Tensor, alpha: float, weights: Tensor | None) -> Tensor:
+    """s (v − ⟨v⟩) for a fixed α ≤ 2, where s ≤ 1: plain numbers in the dtype of p, few passes."""
     escort = power_on_support(p, 2 - alpha)
     mass = escort if weights is None else weights * escort
-    anchor = mass.detach().argmax(-1, keepdim=True)
-    base = g.gather(-1, anchor)
-    centred = g - (base if weights is None else weights / weights.expand_as(p).gather(-1, anchor) * base)
-    centred = torch.where(escort > 0, centred, 0)  # off the support a cotangent may be infinite
-    mean = (escort * centred).sum(-1, keepdim=True) / or_one(mass.sum(-1, keepdim=True))
-    return escort * (centred - (mean if weights is None else weights * mean))
-
-
-def _bounded_push_forward(p: Tensor, tangent: Tensor, alpha: float, weights: Tensor | None) -> Tensor:
-    escort = power_on_support(p, 2 - alpha)
-    mass = escort if weights is None else weights * escort
-    centred = tangent - tangent.gather(-1, mass.detach().argmax(-1, keepdim=True))
-    centred = torch.where(escort > 0, centred, 0)
+    centred = v - v.gather(-1, mass.detach().argmax(-1, keepdim=True))
+    centred = torch.where(escort > 0, centred, 0)  # off the support v may be infinite
     mean = (mass * centred).sum(-1, keepdim=True) / or_one(mass.sum(-1, keepdim=True))
     return escort * (centred - mean)
 
@@ -96,33 +79,30 @@ class _Escort:
         self.weights: Tensor | float = 1.0 if weights is None else weights.double()
         log_mass = self.log_s if weights is None else self.log_s + weights.double().log()
         self.anchor = log_mass.detach().argmax(-1, keepdim=True)
-        self.weight_ratio: Tensor | float = 1.0
-        if isinstance(self.weights, Tensor):
-            self.weight_ratio = self.weights / self.weights.expand_as(self.p).gather(-1, self.anchor)
         self._pivot = _or_zero(log_mass.detach().amax(-1, keepdim=True))
-        self.mass = (log_mass - self._pivot).exp()
-        self.share = self.mass if weights is None else _bounded_exp(self.log_s - self._pivot)
-        self.total = or_one(self.mass.sum(-1, keepdim=True))
+        mass = (log_mass - self._pivot).exp()
+        self._share = mass if weights is None else _bounded_exp(self.log_s - self._pivot)
+        self._total = or_one(mass.sum(-1, keepdim=True))
 
-    def times(self, centred: Tensor, shift: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """(y, Λ) with s·centred + shift = y e^Λ and |y| of order one."""
+    def product(self, v: Tensor, shift: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """s (v − ⟨v⟩) + shift less its mean, in the dtype of p, its largest number where that overflows; and v − ⟨v⟩.
+
+        Here s c + shift = y e^Λ with |y| of order one.
+        """
+        # Off the support v may be infinite.
+        centred = torch.where(self.inside, v - v.gather(-1, self.anchor), 0)
         with torch.no_grad():
             size = self.log_s.detach() + _fixed(centred).abs().log()
             if shift is not None:
                 size = torch.maximum(size, _fixed(shift).abs().log())
             scale = _or_zero(size.amax(-1, keepdim=True))
         y = centred * _bounded_exp(self.log_s - scale)
-        return (y if shift is None else y + shift * _bounded_exp(-scale)), scale
-
-    def scaled_back(self, y: Tensor, scale: Tensor) -> Tensor:
-        """y e^Λ in the dtype of p; its largest finite number where that overflows."""
-        half = (scale / 2).clamp(max=_LARGEST).exp()
-        largest = torch.finfo(self.dtype).max
-        return (y * half * half).clamp(-largest, largest).to(self.dtype)
-
-    def mean_of(self, mean: Tensor, scale: Tensor) -> Tensor:
-        """⟨c⟩ from the mean of y in units of e^{Λ−L}."""
-        return mean * _bounded_exp(scale - self._pivot)
+        y = y if shift is None else y + shift * _bounded_exp(-scale)
+        mean = (self.weights * y).sum(-1, keepdim=True) / self._total
+        half, largest = (scale / 2).clamp(max=_LARGEST).exp(), torch.finfo(self.dtype).max
+        moved = ((y - self._share * mean) * half * half).clamp(-largest, largest).to(self.dtype)
+        # The mean of y is in units of e^{Λ−L}.
+        return moved, centred - mean * _bounded_exp(scale - self._pivot)
 
     def alpha_rate(self) -> Tensor:
         r"""s (D − D_j), the movement of p with α before it is centred; 0 at the anchor j and off the support.

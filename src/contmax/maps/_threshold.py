@@ -5,6 +5,8 @@ returned less that maximum, too. Nothing here is differentiated: `_jacobian` hol
 see `_sorted_support`.
 """
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -38,10 +40,16 @@ def newton_normaliser(shifted: Tensor, alpha: float | Tensor, weights: Tensor | 
     eager = is_eager_cpu(shifted, alpha, weights)
     info = torch.finfo(shifted.dtype)
     for _ in range(_MOST_STEPS if eager else _FIXED_STEPS[shifted.dtype]):
-        p, power = _with_power(shifted - normaliser, alpha)
+        log_p = _log_of_deformed_exp(shifted - normaliser, alpha - 1)
+        p, is_two = log_p.exp(), isinstance(alpha, float) and alpha == 2
+        power = p.sign() if is_two else (log_p * (2 - alpha)).exp()  # p^{2−α}
+        if isinstance(alpha, Tensor):
+            power = torch.where(log_p == -torch.inf, 0, power)
         total, slope = _sum(p, weights), _sum(power, weights)
         # Where nothing may be attended the total is zero, and so is the step.
-        previous, normaliser = normaliser, _climbed(normaliser, total, slope.clamp(min=info.tiny), alpha - 1)
+        log_total = total.clamp(min=info.tiny).log()
+        step = total / slope.clamp(min=info.tiny) * _over(1 - alpha, log_total, torch.expm1)
+        previous, normaliser = normaliser, normaliser + step
         # Rounding ends the climb: a row has arrived when it no longer moves right.
         if eager and not bool((normaliser - previous > 4 * info.eps * (1 + normaliser.abs())).any()):
             break
@@ -52,45 +60,25 @@ def _left_end(shifted: Tensor, alpha: float | Tensor, weights: Tensor | None) ->
     """A at which the maximum alone has mass one, so that S ≥ 1: 0 without weights, −log_{2−α}(1/w_max) with."""
     if weights is None:
         return torch.zeros_like(shifted[..., :1])
-    return -log_beta(1 / _weight_of_maximum(shifted, weights), 2 - alpha)
-
-
-def _weight_of_maximum(shifted: Tensor, weights: Tensor) -> Tensor:
-    """The largest weight among the maxima; 1 where nothing may be attended."""
+    # The largest weight among the maxima; 1 where nothing may be attended.
     weight = torch.where(shifted == 0, weights, 0).amax(-1, keepdim=True)
-    return torch.where(weight > 0, weight, 1)
+    return -log_beta(1 / torch.where(weight > 0, weight, 1), 2 - alpha)
 
 
 def deformed_exp(v: Tensor, epsilon: float | Tensor) -> Tensor:
     """exp_{1−ε}(v) = [1 + εv]₊^{1/ε} in few passes, for arguments whose derivatives nobody needs."""
+    return _log_of_deformed_exp(v, epsilon).exp()
+
+
+def _log_of_deformed_exp(v: Tensor, epsilon: float | Tensor) -> Tensor:
+    return _over(epsilon, v, lambda x: x.clamp(min=-1).log1p())
+
+
+def _over(epsilon: float | Tensor, v: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
+    """f(εv)/ε, and v at ε = 0, for a function f(x) = x + O(x²)."""
     if isinstance(epsilon, Tensor):
-        curved = (epsilon * v).clamp(min=-1).log1p() / torch.where(epsilon == 0, 1, epsilon)
-        return torch.where(epsilon == 0, v, curved).exp()
-    return v.exp() if epsilon == 0 else ((epsilon * v).clamp(min=-1).log1p() / epsilon).exp()
-
-
-def _with_power(v: Tensor, alpha: float | Tensor) -> tuple[Tensor, Tensor]:
-    """p = exp_{2−α}(v), and p^{2−α} from the same logarithm where α is a number."""
-    if isinstance(alpha, Tensor):
-        p = deformed_exp(v, alpha - 1)
-        return p, power_on_support(p, 2 - alpha)
-    if alpha == 1:
-        p = v.exp()
-        return p, p
-    log = ((alpha - 1) * v).clamp(min=-1).log1p()
-    p = (log / (alpha - 1)).exp()
-    return p, p.sign() if alpha == 2 else (log * ((2 - alpha) / (alpha - 1))).exp()
-
-
-def _climbed(normaliser: Tensor, total: Tensor, slope: Tensor, epsilon: float | Tensor) -> Tensor:
-    """A + S/Σ w p^{2−α} · (1 − S^{−ε})/ε."""
-    log_total = total.clamp(min=torch.finfo(total.dtype).tiny).log()
-    if isinstance(epsilon, Tensor):
-        curved = -torch.expm1(-epsilon * log_total) / torch.where(epsilon == 0, 1, epsilon)
-        return normaliser + total / slope * torch.where(epsilon == 0, log_total, curved)
-    if epsilon == 0:
-        return normaliser + total / slope * log_total
-    return torch.addcmul(normaliser, total / slope, torch.expm1(-epsilon * log_total), value=-1 / epsilon)
+        return torch.where(epsilon == 0, v, function(epsilon * v) / torch.where(epsilon == 0, 1, epsilon))
+    return v if epsilon == 0 else function(epsilon * v) / epsilon
 
 
 def _sum(values: Tensor, weights: Tensor | None) -> Tensor:

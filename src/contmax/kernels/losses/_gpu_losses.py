@@ -8,8 +8,6 @@ computes p̂ again:
 * the factor of the targets, if they are soft.
 """
 
-from typing import NamedTuple
-
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -20,19 +18,14 @@ from contmax.kernels.gpu._cached_launch import LAUNCHES, Launch
 from contmax.kernels.gpu._launch import (
     CHUNK,
     Rows,
-    Sizes,
     as_rows,
     byte_mask,
     forward_block,
-    in_parts,
     laid_out,
-    lists_of,
-    order_of,
     resolved,
     side_by_side,
 )
-from contmax.kernels.rows._gpu_lists import list_scores
-from contmax.kernels.rows._gpu_long_rows import solve_long_rows
+from contmax.kernels.rows._gpu_maps import Kind, solve_by_lists
 from contmax.kernels.rows._gpu_row_loss import (
     chunk_has_mass,
     class_cost,
@@ -48,27 +41,8 @@ from contmax.kernels.rows._gpu_solve import below, conjugate, solved_weights
 
 # Longer rows are read in slices, which list the few logits that may have mass.
 LONGEST_ON_CHIP = 4096
-# Registers of a thread that lists: with more, too few warps fit to hide the latency of reading.
-_REGISTERS, _REGISTERS_WITH_SOFT_TARGETS = 80, 96
-# Sums over the targets of a slice: `list_scores`.
-_SUMS_OF_SLICE = 5
 # Tiles of a row that one program of the backward pass takes.
 _TILES_OF_GRADIENT = 32
-
-
-class Kind(NamedTuple):
-    """The properties of a loss, beside shapes, that select its kernels."""
-
-    alpha: float
-    smoothing: float
-    has_mask: bool
-    is_soft: bool
-
-    @property
-    def constants(self) -> dict[str, int]:
-        """The constants that all kernels of losses have."""
-        is_smooth = self.smoothing > 0
-        return {"K": order_of(self.alpha), "HAS_MASK": self.has_mask, "SMOOTHS": is_smooth, "IS_SOFT": self.is_soft}
 
 
 def statistics_width(columns: int, is_soft: bool) -> int:
@@ -77,56 +51,26 @@ def statistics_width(columns: int, is_soft: bool) -> int:
 
 
 def write_losses(
-    z: Tensor, target: Tensor, mask: Tensor | None, alpha: float, smoothing: float, losses: Tensor, statistics: Tensor
+    z: Tensor, target: Tensor, mask: Tensor | None, losses: Tensor, statistics: Tensor, alpha: float, smoothing: float
 ) -> None:
-    """Write the losses (*batch) of logits (*batch, n), and the statistics of the rows.
+    """Write the losses (*batch) of logits (*batch, n), and the statistics of the rows; all are parts of `in_parts`.
 
     Targets are class ids (*batch), or weights ≥ 0 (*batch, n) of any floating-point dtype, which count over their sum.
     """
-    mask = None if mask is None else mask.expand(z.shape)
-    in_parts(_forward, (z, target, mask, losses, statistics), alpha, smoothing)
-
-
-def _forward(
-    z: Tensor, target: Tensor, mask: Tensor | None, losses: Tensor, statistics: Tensor, alpha: float, smoothing: float
-) -> None:
     z, target = side_by_side(z), laid_out(target)
     tensors, rows = as_rows(z, byte_mask(mask, z))
-    kind, unused = Kind(alpha, smoothing, mask is not None, target.is_floating_point()), statistics
+    kind = _kind(alpha, mask, target, smoothing)
     if rows.columns <= LONGEST_ON_CHIP:
         _short_losses(rows, kind)(*tensors, target, statistics, losses)
-        return
-    lists = lists_of(z, rows, keeps_places=False)
-    count = rows.total * lists.sizes.slices
-    peaks = statistics.new_empty(2 * count)
-    sums = statistics.new_empty(_SUMS_OF_SLICE * count) if kind.is_soft else unused
-    listed = (lists.values, lists.places, lists.counts, peaks, sums, statistics)
-    list_them, solve = _long_losses(rows, lists.sizes, kind)
-    list_them(*tensors, unused, unused, target, *listed)
-    solve(*tensors, unused, target, unused, *listed, losses)
+    else:
+        solve_by_lists(z, tensors, rows, kind, (statistics, target, statistics, statistics, losses))
+
+
+def _kind(alpha: float, mask: Tensor | None, target: Tensor, smoothing: float) -> Kind:
+    return Kind(alpha, mask is not None, is_map=False, is_soft=target.is_floating_point(), smoothing=smoothing)
 
 
 def write_gradients(
-    z: Tensor,
-    target: Tensor,
-    mask: Tensor | None,
-    alpha: float,
-    smoothing: float,
-    statistics: Tensor,
-    g: Tensor,
-    grad: Tensor,
-    grad_target: Tensor | None = None,
-) -> None:
-    """Write the gradients of logits and of soft targets, from the cotangents g of the losses, (*batch).
-
-    `grad` may be the logits, if they are contiguous. For class ids the first four statistics are enough, and the logits
-    may be some columns of the rows only.
-    """
-    mask = None if mask is None else mask.expand(z.shape)
-    in_parts(_backward, (z, target, mask, statistics, g, grad, grad_target), alpha, smoothing)
-
-
-def _backward(
     z: Tensor,
     target: Tensor,
     mask: Tensor | None,
@@ -137,54 +81,43 @@ def _backward(
     alpha: float,
     smoothing: float,
 ) -> None:
+    """Write the gradients of logits and of soft targets, from the cotangents g of the losses, (*batch).
+
+    All tensors are parts of `in_parts`. `grad` may be the logits, if they are contiguous. For class ids the first four
+    statistics are enough, and the logits may be some columns of the rows only.
+    """
     z, target, statistics, g = side_by_side(z), laid_out(target), statistics.contiguous(), resolved(g)
     tensors, rows = as_rows(z, byte_mask(mask, z))
     # A mean has one cotangent for all rows.
     shared = all(stride == 0 for stride, size in zip(g.stride(), g.shape, strict=True) if size > 1)
-    kind = Kind(alpha, smoothing, mask is not None, target.is_floating_point())
+    kind = _kind(alpha, mask, target, smoothing)
     launch = _gradient(rows, kind, statistics.shape[-1], 0 if shared else 1, grad_target is not None)
     grads = (grad, grad if grad_target is None else grad_target)
     launch(*tensors, target, statistics, g if shared else g.contiguous(), *grads)
 
 
+def _constants(kind: Kind) -> dict[str, int]:
+    """The constants that kernels of losses have in common."""
+    return {"K": kind.order, "HAS_MASK": kind.has_mask, "SMOOTHS": kind.smoothing > 0, "IS_SOFT": kind.is_soft}
+
+
 @cached(LAUNCHES)
 def _short_losses(rows: Rows, kind: Kind) -> Launch:
     """Rows that fit on the chip."""
-    constants, width = kind.constants, statistics_width(rows.columns, kind.is_soft)
-    block = forward_block(rows.columns, constants["K"])
-    constants |= {"SPAN": CHUNK if rows.columns > CHUNK else 0, "R": block.rows, "B": block.columns}
-    numbers = (rows.total, rows.columns, kind.alpha - 1, kind.smoothing, width, *rows.places)
+    block, width = forward_block(rows.columns, kind.order), statistics_width(rows.columns, kind.is_soft)
+    constants = _constants(kind) | {"SPAN": CHUNK if rows.columns > CHUNK else 0, "R": block.rows, "B": block.columns}
+    numbers = (rows.total, rows.columns, kind.epsilon, kind.smoothing, width, *rows.places)
     return Launch(loss_rows, block.programs(rows.total), numbers, constants, block.warps)
-
-
-@cached(LAUNCHES)
-def _long_losses(rows: Rows, sizes: Sizes, kind: Kind) -> tuple[Launch, Launch]:
-    """List the logits that may have mass, and solve the lists."""
-    epsilon, width = kind.alpha - 1, statistics_width(rows.columns, kind.is_soft)
-    kinds = {"K": kind.constants["K"], "PER_ROW": False, "HAS_MASK": kind.has_mask}
-    maps = {"IS_MAP": False, "IS_SOFT": kind.is_soft}
-    numbers, registers = (rows.columns, epsilon, width, *rows.places), _REGISTERS_WITH_SOFT_TARGETS
-    list_them = Launch(
-        list_scores,
-        (rows.total, sizes.slices),
-        numbers,
-        kinds | maps | sizes.when_listing,
-        1,
-        registers if kind.is_soft else _REGISTERS,
-    )
-    kinds |= {"SMOOTHS": kind.smoothing > 0, **maps, "NEEDS_OMEGA": False, **sizes.when_solving}
-    numbers = (rows.columns, sizes.slices, epsilon, kind.smoothing, width, *rows.places)
-    return list_them, Launch(solve_long_rows, (rows.total,), numbers, kinds, 8)
 
 
 @cached(LAUNCHES)
 def _gradient(rows: Rows, kind: Kind, width: int, step: int, needs_target: bool) -> Launch:
     """Rows with `width` statistics; `step` is the stride of the cotangents, 0 if all rows share one."""
     chunk = min(CHUNK, max(power_of_two(rows.columns), 16))
-    constants = kind.constants | {"NEEDS_TARGET": needs_target, "HAS_TOPS": width > 4 + kind.is_soft}
+    constants = _constants(kind) | {"NEEDS_TARGET": needs_target, "HAS_TOPS": width > 4 + kind.is_soft}
     constants |= {"CHUNKS": _TILES_OF_GRADIENT, "CHUNK": chunk}
     grid = (rows.total, blocks_of(rows.columns, chunk * _TILES_OF_GRADIENT))
-    numbers = (rows.columns, kind.alpha - 1, kind.smoothing, step, width, *rows.places)
+    numbers = (rows.columns, kind.epsilon, kind.smoothing, step, width, *rows.places)
     return Launch(loss_gradient, grid, numbers, constants, max(1, chunk // 128))
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from contmax.kernels._counting import blocks_of
 from contmax.kernels.gpu._cached_launch import Launch
-from contmax.kernels.gpu._launch import CHUNK, order_of, side_by_side
+from contmax.kernels.gpu._launch import CHUNK, in_parts, order_of, side_by_side
 from contmax.kernels.losses._gpu_losses import write_gradients
 from contmax.kernels.losses._operators import LinearLoss, Supports
 from contmax.kernels.rows._gpu_row_loss import chunk_has_mass, probabilities
@@ -49,7 +49,7 @@ def support_products(
     )
     add(*supports, target, statistics, weight, products if mean_row is None else mean_row, products)
     is_long = (supports.counts > capacity).float()
-    write_gradients(z, target, None, loss.alpha, loss.smoothing, statistics, is_long, z)
+    in_parts(write_gradients, (z, target, None, statistics, is_long, z, None), loss.alpha, loss.smoothing)
     chunk = 32 if z.dtype == torch.float32 else 64
     multiply = Launch(
         _multiply_long_rows,

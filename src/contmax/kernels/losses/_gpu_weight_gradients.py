@@ -67,56 +67,27 @@ def _write_sums(
     order, total = torch.argsort((~is_long).byte(), stable=True), is_long.sum(0, keepdim=True, dtype=torch.int32)
     pairs = _sorted_pairs(loss, supports, g)
     width = blocks_of(blocks_of(classes, _BLOCKS_OF_CLASSES), _CLASSES) * _CLASSES
-    residual = hidden.new_empty(hidden.shape[0], width)
+    # Residuals of one row for each long token; rows behind the last long token are not written.
+    residual, tokens = hidden.new_empty(len(hidden), width), blocks_of(len(hidden), _TILE_TOKENS)
+    sizes, is_wide = {"CLASSES": _CLASSES, "CHANNELS": _CHANNELS}, hidden.dtype == torch.float32
+    tiles = {"K": order_of(loss.alpha), "HAS_BIAS": loss.bias is not None, "ROWS": _TILE_TOKENS}
+    tiles |= {"CLASSES": _TILE_CLASSES, "GROUP": _TILES_IN_GROUP, "DEPTH": 32 if is_wide else 64}
+    strides = (hidden.stride(0), loss.weight.stride(0), statistics.stride(0), width)
     for start in range(0, classes, width):
-        columns = slice(start, min(start + width, classes))
-        _write_residuals(residual, loss, statistics, g, order, total, columns)
-        sum_rows = Launch(
-            _sum_rows,
-            (blocks_of(columns.stop - start, _CLASSES), blocks_of(channels, _CHANNELS)),
-            (start, classes, channels, width, hidden.stride(0)),
-            {"CLASSES": _CLASSES, "CHANNELS": _CHANNELS, "ROWS": 32 if hidden.dtype == torch.float32 else 64},
-            8,
-            stages=_STAGES,
-        )
+        stop = min(start + width, classes)
+        programs, count = tokens * blocks_of(stop - start, _TILE_CLASSES), blocks_of(stop - start, _CLASSES)
+        numbers = (len(hidden), start, stop, channels, *strides, loss.alpha - 1, loss.smoothing)
+        make = Launch(_make_residuals, (programs,), numbers, tiles, 8, stages=3)
+        bias = loss.weight if loss.bias is None else loss.bias
+        make(hidden, loss.weight, bias, loss.target, statistics, g, order, total, residual)
+        grid, places = (count, blocks_of(channels, _CHANNELS)), (start, classes, channels, width, hidden.stride(0))
+        sum_rows = Launch(_sum_rows, grid, places, sizes | {"ROWS": 32 if is_wide else 64}, 8, stages=_STAGES)
         sum_rows(*pairs, residual, order, total, hidden, every, grad_weight)
         if loss.bias is not None:
-            sum_coefficients = Launch(
-                _sum_coefficients,
-                (blocks_of(columns.stop - start, _CLASSES // 4),),
-                (start, classes, width),
-                {"TILE": _CLASSES, "CLASSES": _CLASSES // 4, "ROWS": 128},
-            )
+            kinds = {"TILE": _CLASSES, "CLASSES": _CLASSES // 4, "ROWS": 128}
+            programs = blocks_of(stop - start, _CLASSES // 4)
+            sum_coefficients = Launch(_sum_coefficients, (programs,), (start, classes, width), kinds)
             sum_coefficients(*pairs, residual, total, every[channels:], grad_bias)
-
-
-def _write_residuals(
-    residual: Tensor, loss: LinearLoss, statistics: Tensor, g: Tensor, order: Tensor, total: Tensor, columns: slice
-) -> None:
-    """Write g (p̂ − (1−s) e_y) for the classes in `columns`, one row for each long token.
-
-    A token is long if its support did not fit into its list. Rows behind the last long token are not written.
-
-    Args:
-        residual: (T, columns or more).
-        loss: the layer.
-        statistics: of all tokens.
-        g: the cotangents.
-        order: all tokens, the long ones first.
-        total: the number of long tokens, (1,).
-        columns: the classes.
-    """
-    hidden, weight = loss.hidden, loss.weight
-    tokens, channels = hidden.shape
-    tiles = blocks_of(tokens, _TILE_TOKENS) * blocks_of(columns.stop - columns.start, _TILE_CLASSES)
-    sizes = (tokens, columns.start, columns.stop, channels)
-    strides = (hidden.stride(0), weight.stride(0), statistics.stride(0), residual.stride(0))
-    kinds = {"K": order_of(loss.alpha), "HAS_BIAS": loss.bias is not None}
-    kinds |= {"ROWS": _TILE_TOKENS, "CLASSES": _TILE_CLASSES, "GROUP": _TILES_IN_GROUP}
-    kinds["DEPTH"] = 32 if hidden.dtype == torch.float32 else 64
-    make = Launch(_make_residuals, (tiles,), (*sizes, *strides, loss.alpha - 1, loss.smoothing), kinds, 8, stages=3)
-    bias = weight if loss.bias is None else loss.bias
-    make(hidden, weight, bias, loss.target, statistics, g, order, total, residual)
 
 
 def _every_class(hidden: Tensor, statistics: Tensor, g: Tensor, share: float) -> Tensor:
@@ -262,9 +233,12 @@ def _make_residuals(
     K: tl.constexpr, HAS_BIAS: tl.constexpr, ROWS: tl.constexpr, CLASSES: tl.constexpr, GROUP: tl.constexpr,
     DEPTH: tl.constexpr,
 ):  # fmt: skip
-    """One tile of residuals of long tokens, from their logits."""
-    height = tl.cdiv(tokens, ROWS)
-    tile, tile_of_classes = _in_groups(tl.program_id(0), height, tl.cdiv(end - begin, CLASSES), GROUP)
+    """One tile of the residuals g (p̂ − (1−s) e_y) of long tokens, from their logits."""
+    # Within groups of rows of tiles, programs take columns one after the other, for the cache.
+    across = GROUP * tl.cdiv(end - begin, CLASSES)
+    group, place = tl.program_id(0) // across, tl.program_id(0) % across
+    height = tl.minimum(tl.cdiv(tokens, ROWS) - group * GROUP, GROUP)
+    tile, tile_of_classes = group * GROUP + place % height, place // height
     long = tl.load(LONG)
     if tile * ROWS < long:
         i = tile * ROWS + tl.arange(0, ROWS)
@@ -296,12 +270,3 @@ def _make_residuals(
         here = i.to(tl.int64)[:, None] * width + column[None, :]
         value = saturated(value, RESIDUAL).to(RESIDUAL.dtype.element_ty)
         tl.store(RESIDUAL + here, value, mask=lives[:, None] & exists[None, :])
-
-
-@triton.jit
-def _in_groups(program, height, width, GROUP: tl.constexpr):
-    """Row and column of the tile of a program: columns one after the other within groups of rows, for the cache."""
-    group = program // (GROUP * width)
-    rows = tl.minimum(height - group * GROUP, GROUP)
-    place = program - group * GROUP * width
-    return group * GROUP + place % rows, place // rows

@@ -35,12 +35,14 @@ def row_losses(z: Tensor, target: Tensor, mask: Tensor | None, alpha: float, smo
     Returns:
         Losses (*batch) and statistics (*batch, width), both in float32.
     """
+    from contmax.kernels.gpu._launch import in_parts
     from contmax.kernels.losses._gpu_losses import write_losses
 
-    losses, statistics = _losses_like(z, target)
+    results = _losses_like(z, target)
     if z.numel() > 0:
-        write_losses(z, target, mask, alpha, smoothing, losses, statistics)
-    return losses, statistics
+        mask = None if mask is None else mask.expand(z.shape)
+        in_parts(write_losses, (z, target, mask, *results), alpha, smoothing)
+    return results
 
 
 def _gradients_like(z: Tensor, target: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
@@ -60,11 +62,14 @@ def row_losses_backward(
     needs_target: bool,
 ) -> tuple[Tensor, Tensor]:
     """The gradients of logits and soft targets from that of the losses, g (*batch); (0,) if the targets need none."""
+    from contmax.kernels.gpu._launch import in_parts
     from contmax.kernels.losses._gpu_losses import write_gradients
 
-    results = _gradients_like(z, target, needs_target)
+    grad, grad_target = results = _gradients_like(z, target, needs_target)
     if z.numel() > 0:
-        write_gradients(z, target, mask, alpha, smoothing, statistics, g, *(results if needs_target else results[:1]))
+        mask = None if mask is None else mask.expand(z.shape)
+        given = (z, target, mask, statistics, g, grad, grad_target if needs_target else None)
+        in_parts(write_gradients, given, alpha, smoothing)
     return results
 
 

@@ -22,10 +22,11 @@ LAST_CHUNK = np.uint64(32) * PROCESSOR_LANES
 
 
 @njit(fastmath=REDUCTION | {"nnan"})
-def _maximum(x, r):  # type: ignore[no-untyped-def]
+def largest(x, r, start, stop):  # type: ignore[no-untyped-def]
+    """The largest of the scores start…stop of row r."""
     wide_vectors()
-    top = x[r, ZERO]
-    for i in range(np.uint64(x.shape[1])):
+    top = x[r, start]
+    for i in range(start, stop):
         top = fast.maximum(top, x[r, i])
     return top
 
@@ -35,7 +36,7 @@ def shifted(x, r, v, j):  # type: ignore[no-untyped-def]
     """v[j] ← x[r] less its maximum; returns (maximum, Σ v), the sum being NaN if some score is NaN or +inf."""
     wide_vectors()
     n = np.uint64(x.shape[1])
-    top = _maximum(x, r)
+    top = largest(x, r, ZERO, n)
     shift = x.dtype.type(0) if top == -np.inf else top
     total = 0.0
     for start in range(ZERO, n, CHUNK):

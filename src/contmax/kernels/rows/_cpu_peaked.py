@@ -18,7 +18,7 @@ from numba import njit
 
 from contmax.kernels.cpu import _elementary as fast
 from contmax.kernels.cpu._lanes import wide_vectors
-from contmax.kernels.rows._cpu_evaluate import REDUCTION, ZERO, integer_power, sums, weights
+from contmax.kernels.rows._cpu_evaluate import REDUCTION, ZERO, integer_power, largest, sums, weights
 from contmax.kernels.rows._cpu_solve import integer_order, normaliser, pad
 
 # No score has half of the escort mass where A is larger than this.
@@ -60,24 +60,25 @@ def _nearest(v, j, n, threshold):  # type: ignore[no-untyped-def]
 @njit(error_model="numpy")
 def sharpen(x, r, row, listed, places, distances, shares, p):  # type: ignore[no-untyped-def]
     """Write the probabilities of a delicate row; returns Ω* less the maximum. The buffers hold one row each."""
-    count = _list(x, r, _lowest(row, x), listed, places)
-    near, a = row.epsilon > _NEAR, normaliser(row)
+    near, a, rough_eps = row.epsilon > _NEAR, normaliser(row), np.finfo(x.dtype).eps
+    # A score that has no mass, and none below it has: the threshold less its possible rounding error.
+    threshold = row.top + (a - row.k) - 64.0 * rough_eps * (1.0 + row.k + abs(row.top))
+    count = _list(x, r, x.dtype.type(threshold if row.epsilon > 0.0 else -np.inf), listed, places)
     row.constant = 0.0 if near else 1.0
     row.order = integer_order(row.epsilon, _EPS)
     maxima = _measure(listed, count, row, near, distances)
     row.n = pad(distances, ZERO, count, -np.inf)
     # A small A may be nothing but rounding: 0 is closer then.
-    rough = math.sqrt(np.finfo(x.dtype).eps)
+    rough = math.sqrt(rough_eps)
     # A step squares the error, except where Σ p^{2−α} is steep.
     accuracy = 2.0 * _EPS if row.epsilon > 0.5 else 0.25 * rough
     row.origin = _climb(distances, maxima, a if a > rough else 0.0, accuracy, row)
     weights(distances, ZERO, row, shares)
-    largest = 1.0 - _missing(row.origin, row)
-    factor, tiny = 1.0 / (row.mass + maxima * largest), np.finfo(x.dtype).tiny
-    for i in range(np.uint64(x.shape[1])):
-        p[r, i] = 0
+    most = 1.0 - _missing(row.origin, row)
+    factor, tiny = 1.0 / (row.mass + maxima * most), np.finfo(x.dtype).tiny
+    p[r] = 0
     for i in range(count):
-        share = factor * (largest if listed[i] == row.top else shares[ZERO, i])
+        share = factor * (most if listed[i] == row.top else shares[ZERO, i])
         p[r, places[i]] = share if share >= tiny else 0.0
     product = row.product - (row.k * row.mass if near else 0.0)
     return (row.epsilon * product + row.origin) / (row.epsilon + 1.0)
@@ -89,29 +90,11 @@ def _list(x, r, lowest, listed, places):  # type: ignore[no-untyped-def]
     n, count = np.uint64(x.shape[1]), ZERO
     for start in range(ZERO, n, _BLOCK):
         stop = min(n, start + _BLOCK)
-        if _largest(x, r, start, stop) > lowest:
+        if largest(x, r, start, stop) > lowest:
             for i in range(start, stop):
                 listed[count], places[count] = x[r, i], i
                 count += np.uint64(x[r, i] > lowest)
     return count
-
-
-@njit(fastmath=REDUCTION | {"nnan"})
-def _largest(x, r, start, stop):  # type: ignore[no-untyped-def]
-    wide_vectors()
-    top = x[r, start]
-    for i in range(start, stop):
-        top = fast.maximum(top, x[r, i])
-    return top
-
-
-@njit
-def _lowest(row, x):  # type: ignore[no-untyped-def]
-    """A score that has no mass, and none below it has: the threshold less its possible rounding error."""
-    if row.epsilon <= 0.0:
-        return x.dtype.type(-np.inf)
-    room = 64.0 * np.finfo(x.dtype).eps * (1.0 + row.k + abs(row.top))
-    return x.dtype.type(row.top + (normaliser(row) - row.k) - room)
 
 
 @njit(error_model="numpy")

@@ -64,31 +64,19 @@ def _of_row(alpha, r):  # type: ignore[no-untyped-def]
 @njit(error_model="numpy")
 def _finish(scores, j, row, w, p, r):  # type: ignore[no-untyped-def]
     """Write the probabilities of row r; returns Ω* less the maximum, which would swallow it where scores are large."""
+    wide_vectors()
     columns, factor = np.uint64(p.shape[1]), p.dtype.type(1.0 / row.mass)
     if not row.top > -np.inf:
-        _fill(p, r, p.dtype.type(np.nan if row.top != row.top else 0.0))
+        p[r] = np.nan if row.top != row.top else 0.0
         return row.top
     if row.order > 0:
-        _write(w, j, columns, factor, p, r)
+        for i in range(columns):
+            p[r, i] = w[j, i] * factor
     else:
         lowest = p.dtype.type(row.lowest)
         expand_above(scores, j * np.uint64(scores.shape[1]), columns, lowest, w, j, factor, p, r * columns)
     # Ω* = ⟨x, p⟩ − Ω_α(p), and log_{2−α} p = x − A on the support.
     return (row.epsilon * row.product / row.mass + normaliser(row)) / (row.epsilon + 1.0)
-
-
-@njit
-def _fill(p, r, value):  # type: ignore[no-untyped-def]
-    for i in range(np.uint64(p.shape[1])):
-        p[r, i] = value
-
-
-@njit
-def _write(w, j, n, factor, p, r):  # type: ignore[no-untyped-def]
-    """p[r] ← factor·w[j]."""
-    wide_vectors()
-    for i in range(n):
-        p[r, i] = w[j, i] * factor
 
 
 @kernel(error_model="numpy")
@@ -103,7 +91,7 @@ def backward_rows(p, g, alpha, grad, grad_alpha, start, stop):  # type: ignore[n
     escort, curvature = np.empty(shape, p.dtype), np.empty(shape, p.dtype)
     for r in range(np.uint64(start), np.uint64(stop)):
         if p[r, ZERO] != p[r, ZERO]:
-            _fill(grad, r, p.dtype.type(np.nan))
+            grad[r] = np.nan
             if needs_alpha:
                 grad_alpha[r] = np.nan
             continue
@@ -116,10 +104,13 @@ def backward_rows(p, g, alpha, grad, grad_alpha, start, stop):  # type: ignore[n
         else:
             _escort(weight, n, epsilon, escort)
         anchor = _anchor(weight, cotangent, n)
-        _centre(cotangent, n, escort, anchor, _mean(escort, cotangent, n, anchor))
+        product, total = _product(cotangent, escort, n, anchor)
+        # NaN, which nothing uses, for a row without a support.
+        _centre(cotangent, n, escort, anchor, product / total)
         expand_above(p, r * columns, columns, zero, cotangent, ZERO, one, grad, r * columns)
         if needs_alpha:
-            grad_alpha[r] = -_product(curvature, cotangent, n, _anchor(weight, curvature, n))
+            # The cotangents have sum zero now; relative to an anchor the product rounds less.
+            grad_alpha[r] = -_product(curvature, cotangent, n, _anchor(weight, curvature, n))[0]
 
 
 @njit(error_model="numpy")
@@ -199,21 +190,6 @@ def _anchor(p, g, n):  # type: ignore[no-untyped-def]
     return anchor
 
 
-@njit(error_model="numpy", fastmath=REDUCTION)
-def _mean(s, g, n, anchor):  # type: ignore[no-untyped-def]
-    """⟨s, g − anchor⟩/⟨s, 1⟩; NaN, which nothing uses, for a row without a support."""
-    wide_vectors()
-    product, total = 0.0, 0.0
-    for start in range(ZERO, n, CHUNK):
-        product_part, total_part = s.dtype.type(0), s.dtype.type(0)
-        for i in range(start, min(n, start + CHUNK)):
-            product_part += s[ZERO, i] * (g[ZERO, i] - anchor)
-            total_part += s[ZERO, i]
-        product += product_part
-        total += total_part
-    return product / total
-
-
 @njit
 def _centre(g, n, s, anchor, mean):  # type: ignore[no-untyped-def]
     """g ← s (g − anchor − mean)."""
@@ -226,12 +202,14 @@ def _centre(g, n, s, anchor, mean):  # type: ignore[no-untyped-def]
 
 @njit(fastmath=REDUCTION)
 def _product(a, b, n, anchor):  # type: ignore[no-untyped-def]
-    """⟨a, b⟩ for a b of sum zero, as ⟨a − anchor, b⟩, which rounds less."""
+    """⟨a − anchor, b⟩ and ⟨1, b⟩."""
     wide_vectors()
-    total = 0.0
+    product, total = 0.0, 0.0
     for start in range(ZERO, n, CHUNK):
-        part = a.dtype.type(0)
+        product_part, total_part = a.dtype.type(0), a.dtype.type(0)
         for i in range(start, min(n, start + CHUNK)):
-            part += (a[ZERO, i] - anchor) * b[ZERO, i]
-        total += part
-    return total
+            product_part += (a[ZERO, i] - anchor) * b[ZERO, i]
+            total_part += b[ZERO, i]
+        product += product_part
+        total += total_part
+    return product, total

@@ -125,7 +125,7 @@ def climb(v, rows, count):  # type: ignore[no-untyped-def]
             if row.excess > row.tolerance:
                 at = v.dtype.type(row.origin)
                 row.mass, row.slope = sums(v, j, row.n, at, row.constant, row.epsilon, row.k, row.order)
-                row.excess = _excess(row.mass, row.epsilon)
+                row.excess = _excess(row.mass, row.epsilon, row.k)
                 row.origin = at + row.mass / row.slope * row.excess
                 active = True
         if not active:
@@ -152,7 +152,7 @@ def _shrunk(count, epsilon, k):  # type: ignore[no-untyped-def]
 
 
 @njit(error_model="numpy")
-def _excess(mass, epsilon):  # type: ignore[no-untyped-def]
+def _excess(mass, epsilon, k):  # type: ignore[no-untyped-def]
     """(1 − S^{−ε})/ε of the mass S, or ln S at ε = 0.
 
     For S < 4 a Padé approximant replaces it, which is exact at ε = 1 and never above it: no step overshoots.
@@ -160,10 +160,7 @@ def _excess(mass, epsilon):  # type: ignore[no-untyped-def]
     if mass < 4.0 and epsilon != 0.0:
         x = mass - 1.0
         return 2.0 * x / (2.0 + (1.0 + epsilon) * x)
-    if epsilon == 0.5:
-        return 2.0 - 2.0 / math.sqrt(mass)
-    log_mass = math.log(mass)
-    return log_mass if epsilon == 0.0 else -math.expm1(-epsilon * log_mass) / epsilon
+    return _shrunk(mass, epsilon, k)
 
 
 @njit(error_model="numpy")

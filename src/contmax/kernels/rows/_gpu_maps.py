@@ -5,6 +5,8 @@ and one more where an α may be more than 2 (`_gpu_beyond_two`). A launch is rem
 because on a GPU most of the time of a small map is Python's.
 """
 
+from typing import Any, NamedTuple
+
 import torch
 from torch import Tensor
 
@@ -38,6 +40,31 @@ TOO_FAR = 2**31
 # From this number of rows on, a program checks sixteen for α > 2, since hardly one has it.
 _MANY_ROWS = 2048
 _CHUNK_BEYOND_TWO = 512
+# Registers of a thread that lists logits: with more, too few warps fit to hide the latency of reading.
+_REGISTERS, _REGISTERS_WITH_SOFT_TARGETS = 80, 96
+# Sums over the targets of a slice: `list_scores`.
+_SUMS_OF_SLICE = 5
+
+
+class Kind(NamedTuple):
+    """What is made of rows: with their shapes and layouts this selects a launch."""
+
+    alpha: float | None  # None where each row has its own
+    has_mask: bool
+    needs_omega: bool = False
+    is_map: bool = True  # else losses
+    is_soft: bool = False  # whether the targets are
+    smoothing: float = 0.0
+
+    @property
+    def order(self) -> int:
+        """K as kernels take it."""
+        return -1 if self.alpha is None else order_of(self.alpha)
+
+    @property
+    def epsilon(self) -> float:
+        """ε = α − 1 with all its digits; rows with an α of their own do not use it."""
+        return 0.0 if self.alpha is None else self.alpha - 1
 
 
 def entmax_rows(
@@ -69,17 +96,31 @@ def _forward(x: Tensor, alpha: float | Tensor, mask: Tensor | None, p: Tensor, o
     tensors, rows = as_rows(x, byte_mask(mask, x))
     has_mask, needs_omega, gain = mask is not None, omega is not None, p if omega is None else omega
     per_row, number = (p, alpha) if isinstance(alpha, float) else (alpha.contiguous(), None)
-    if rows.columns > _longest(number):
-        lists = lists_of(x, rows, keeps_places=True, varied=number is None)
-        peaks = p.new_empty(2 * rows.total * lists.sizes.slices, dtype=torch.float32)
-        list_them, solve = _long_launches(rows, lists.sizes, number, has_mask, needs_omega)
-        listed = (lists.values, lists.places, lists.counts, peaks, peaks, peaks)
-        list_them(*tensors, per_row, p, p, *listed)
-        solve(*tensors, per_row, per_row, p, *listed, gain)
+    kind = Kind(number, has_mask, needs_omega)
+    if rows.columns > _longest(kind):
+        solve_by_lists(x, tensors, rows, kind, (per_row, p, p, p, gain))
     else:
-        forward_of_rows(rows, number, has_mask, needs_omega)(tensors[0], p, tensors[1], per_row, gain)
+        forward_of_rows(rows, kind)(tensors[0], p, tensors[1], per_row, gain)
     if number is None:
-        _forward_beyond_two(rows, has_mask, needs_omega)(*tensors, per_row, p, gain)
+        _beyond_two(forward_beyond_two, rows, HAS_MASK=has_mask, NEEDS_OMEGA=needs_omega)(*tensors, per_row, p, gain)
+
+
+def solve_by_lists(
+    x: Tensor, scores: tuple[Tensor, ...], rows: Rows, kind: Kind, others: tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
+) -> None:
+    """Two launches for rows of x that do not fit on the chip, with scores and mask as kernels take them.
+
+    The others are α of each row, targets, p, statistics, and Ω* or losses; any tensor where the kind has none.
+    """
+    per_row, target, p, statistics, result = others
+    lists = lists_of(x, rows, keeps_places=kind.is_map, varied=kind.alpha is None)
+    count = rows.total * lists.sizes.slices
+    sizes = (2 * count, _SUMS_OF_SLICE * count if kind.is_soft else 0)
+    peaks, sums = (x.new_empty(size, dtype=torch.float32) for size in sizes)
+    listed = (lists.values, lists.places, lists.counts, peaks, sums, statistics)
+    list_them, solve = _long_launches(rows, lists.sizes, kind, statistics.shape[-1])
+    list_them(*scores, per_row, p, target, *listed)
+    solve(*scores, per_row, target, p, *listed, result)
 
 
 def entmax_rows_backward(
@@ -112,17 +153,18 @@ def _backward(p: Tensor, g: Tensor, alpha: float | Tensor, grad: Tensor, grad_al
         g = g.contiguous()
     (g,), rows = as_rows(g)
     per_row, number = (p, alpha) if isinstance(alpha, float) else (alpha.contiguous(), None)
-    step, slope = g.stride(-1), grad if grad_alpha is None else grad_alpha
+    kind, step, slope = Kind(number, has_mask=False), g.stride(-1), grad if grad_alpha is None else grad_alpha
     if rows.columns > LONGEST_BACKWARD:
         lists = lists_of(p, rows, keeps_places=True, varied=number is None)
         listed = (lists.values, lists.places, lists.counts)
-        list_them, fill = _long_backward_launches(rows, lists.sizes, step, number, needs_alpha)
+        list_them, fill = _long_backward_launches(rows, lists.sizes, step, kind, needs_alpha)
         list_them(p, grad, *listed)
         fill(p, g, per_row, grad, slope, *listed)
     else:
-        backward_of_rows(rows, step, number, needs_alpha)(p, g, grad, per_row, slope)
+        backward_of_rows(rows, step, kind, needs_alpha)(p, g, grad, per_row, slope)
     if number is None:
-        _backward_beyond_two(rows, step, needs_alpha, torch.finfo(grad.dtype).max)(p, g, per_row, grad, slope)
+        largest = torch.finfo(grad.dtype).max
+        _beyond_two(backward_beyond_two, rows, step, largest, NEEDS_ALPHA=needs_alpha)(p, g, per_row, grad, slope)
 
 
 class ReadyRows:
@@ -155,14 +197,14 @@ class ReadyRows:
     def backward(self, p: Tensor, g: Tensor) -> Tensor | None:
         """The gradient of the scores, from p and its cotangent; None where one launch does not do."""
         strides = g.stride()
-        launch = self._backward.get(strides)
-        if launch is None:
-            if strides not in self._backward:
-                self._backward[strides] = launch = _ready_backward(g.shape, strides, self.alpha, self._device)
-            if launch is None:
-                return None
+        try:
+            launch = self._backward[strides]
+        except KeyError:
+            launch = self._backward[strides] = _ready_backward(g.shape, strides, self.alpha, self._device)
         # Hooks of users may bring back another p than was saved.
-        if g.is_neg() or p.dtype is not self._to or not p.is_contiguous() or p.get_device() != self._device:
+        if p.dtype is not self._to or not p.is_contiguous() or p.get_device() != self._device:
+            return None
+        if launch is None or g.is_neg():
             return None
         grad = torch.empty_like(p) if self._keeps_dtype else empty_rows(p, self._dtype)
         launch(p, g, grad)
@@ -180,12 +222,13 @@ def _ready_rows(
 ) -> ReadyRows | None:
     if not 0 < alpha <= 2 or alpha == 1 or not shape or 0 in shape or dtype not in TRITON_DTYPES:
         return None
-    if shape[-1] > _longest(alpha) or (strides[-1] != 1 and shape[-1] != 1):
+    kind = Kind(alpha, has_mask=False)
+    if shape[-1] > _longest(kind) or (strides[-1] != 1 and shape[-1] != 1):
         return None
     rows = rows_of(shape, (strides, strides))
     if rows is None or not fit_one_launch(rows.total, rows.columns):
         return None
-    return ReadyRows(ReadyLaunch(forward_of_rows(rows, alpha, False, False), device), alpha, dtype, to, device)
+    return ReadyRows(ReadyLaunch(forward_of_rows(rows, kind), device), alpha, dtype, to, device)
 
 
 def _ready_backward(shape: tuple[int, ...], strides: tuple[int, ...], alpha: float, device: int) -> ReadyLaunch | None:
@@ -193,7 +236,11 @@ def _ready_backward(shape: tuple[int, ...], strides: tuple[int, ...], alpha: flo
     if shape[-1] > LONGEST_BACKWARD or shape[-1] * strides[-1] >= TOO_FAR:
         return None
     rows = rows_of(shape, (strides,))
-    return None if rows is None else ReadyLaunch(backward_of_rows(rows, strides[-1], alpha, False), device)
+    return (
+        None
+        if rows is None
+        else ReadyLaunch(backward_of_rows(rows, strides[-1], Kind(alpha, has_mask=False), False), device)
+    )
 
 
 def empty_rows(like: Tensor, dtype: torch.dtype) -> Tensor:
@@ -204,80 +251,60 @@ def empty_rows(like: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 @cached(LAUNCHES)
-def forward_of_rows(rows: Rows, alpha: float | None, has_mask: bool, needs_omega: bool) -> Launch:
-    """Rows that fit on the chip; α is None where each has its own."""
-    order, epsilon = _order_and_epsilon(alpha)
-    block = forward_block(rows.columns, order)
-    kinds = {"K": order, "PER_ROW": alpha is None, "HAS_MASK": has_mask, "NEEDS_OMEGA": needs_omega}
+def forward_of_rows(rows: Rows, kind: Kind) -> Launch:
+    """Rows that fit on the chip."""
+    block = forward_block(rows.columns, kind.order)
+    kinds = {"K": kind.order, "PER_ROW": kind.alpha is None, "HAS_MASK": kind.has_mask, "NEEDS_OMEGA": kind.needs_omega}
     kinds |= {"R": block.rows, "B": block.columns}
-    numbers = (rows.total, rows.columns, epsilon, *rows.places)
+    numbers = (rows.total, rows.columns, kind.epsilon, *rows.places)
     return Launch(forward_rows, block.programs(rows.total), numbers, kinds, block.warps)
 
 
 @cached(LAUNCHES)
-def _forward_beyond_two(rows: Rows, has_mask: bool, needs_omega: bool) -> Launch:
-    grid, kinds = _programs_beyond_two(rows.total)
-    kinds |= {"HAS_MASK": has_mask, "NEEDS_OMEGA": needs_omega}
-    return Launch(forward_beyond_two, grid, (rows.total, rows.columns, *rows.places), kinds)
-
-
-@cached(LAUNCHES)
-def backward_of_rows(rows: Rows, step: int, alpha: float | None, needs_alpha: bool) -> Launch:
-    """Cotangents in rows, their elements `step` apart; α is None where each row has its own."""
-    order, epsilon = _order_and_epsilon(alpha)
-    numbers = (rows.total, rows.columns, epsilon, *rows.places, step)
+def backward_of_rows(rows: Rows, step: int, kind: Kind, needs_alpha: bool) -> Launch:
+    """Cotangents in rows, their elements `step` apart."""
+    numbers = (rows.total, rows.columns, kind.epsilon, *rows.places, step)
     block = backward_block(rows.columns)
-    kinds = {"K": order, "PER_ROW": alpha is None, "NEEDS_ALPHA": needs_alpha, "R": block.rows, "B": block.columns}
+    kinds = {"K": kind.order, "PER_ROW": kind.alpha is None, "NEEDS_ALPHA": needs_alpha}
+    kinds |= {"R": block.rows, "B": block.columns}
     return Launch(backward_rows, block.programs(rows.total), numbers, kinds, block.warps, contracts=True)
 
 
 @cached(LAUNCHES)
-def _backward_beyond_two(rows: Rows, step: int, needs_alpha: bool, largest: float) -> Launch:
-    grid, kinds = _programs_beyond_two(rows.total)
-    numbers = (rows.total, rows.columns, *rows.places, step, largest)
-    return Launch(backward_beyond_two, grid, numbers, {**kinds, "NEEDS_ALPHA": needs_alpha})
-
-
-def _programs_beyond_two(rows: int) -> tuple[tuple[int], dict[str, int]]:
-    each = 16 if rows > _MANY_ROWS else 1
-    return (blocks_of(rows, each),), {"ROWS": each, "CHUNK": _CHUNK_BEYOND_TWO}
+def _beyond_two(kernel: Any, rows: Rows, *numbers: float, **kinds: bool) -> Launch:
+    each = 16 if rows.total > _MANY_ROWS else 1
+    numbers = (rows.total, rows.columns, *rows.places, *numbers)
+    return Launch(kernel, (blocks_of(rows.total, each),), numbers, {**kinds, "ROWS": each, "CHUNK": _CHUNK_BEYOND_TWO})
 
 
 @cached(LAUNCHES)
-def _long_launches(
-    rows: Rows, sizes: Sizes, alpha: float | None, has_mask: bool, needs_omega: bool
-) -> tuple[Launch, Launch]:
-    """The launch that lists scores with mass and clears p, and the one that solves the lists and fills p in."""
-    order, epsilon = _order_and_epsilon(alpha)
-    kinds = {"K": order, "PER_ROW": alpha is None, "HAS_MASK": has_mask, "IS_MAP": True, "IS_SOFT": False}
-    numbers = (rows.columns, epsilon, 0, *rows.places)
-    list_them = Launch(list_scores, (rows.total, sizes.slices), numbers, kinds | sizes.when_listing, 1)
-    kinds = {"K": order, "PER_ROW": alpha is None, "HAS_MASK": has_mask, "SMOOTHS": False, "IS_MAP": True}
-    kinds |= {"IS_SOFT": False, "NEEDS_OMEGA": needs_omega} | sizes.when_solving
-    numbers = (rows.columns, sizes.slices, epsilon, 0.0, 0, *rows.places)
+def _long_launches(rows: Rows, sizes: Sizes, kind: Kind, width: int) -> tuple[Launch, Launch]:
+    """The launch that lists scores with mass, and for a map clears p; and the one that solves the lists."""
+    kinds = {"K": kind.order, "PER_ROW": kind.alpha is None, "HAS_MASK": kind.has_mask}
+    results = {"IS_MAP": kind.is_map, "IS_SOFT": kind.is_soft}
+    registers = None if kind.is_map else _REGISTERS_WITH_SOFT_TARGETS if kind.is_soft else _REGISTERS
+    numbers = (rows.columns, kind.epsilon, width, *rows.places)
+    constants = kinds | results | sizes.when_listing
+    list_them = Launch(list_scores, (rows.total, sizes.slices), numbers, constants, 1, registers)
+    kinds |= {"SMOOTHS": kind.smoothing > 0, **results, "NEEDS_OMEGA": kind.needs_omega} | sizes.when_solving
+    numbers = (rows.columns, sizes.slices, kind.epsilon, kind.smoothing, width, *rows.places)
     return list_them, Launch(solve_long_rows, (rows.total,), numbers, kinds, sizes.warps_when_solving)
 
 
 @cached(LAUNCHES)
 def _long_backward_launches(
-    rows: Rows, sizes: Sizes, step: int, alpha: float | None, needs_alpha: bool
+    rows: Rows, sizes: Sizes, step: int, kind: Kind, needs_alpha: bool
 ) -> tuple[Launch, Launch]:
     """The launch that lists the support and clears the gradient, and the one that fills it in."""
-    order, epsilon = _order_and_epsilon(alpha)
     list_them = Launch(list_support, (rows.total, sizes.slices), (rows.columns,), sizes.when_listing, 1)
-    kinds = {"K": order, "PER_ROW": alpha is None, "NEEDS_ALPHA": needs_alpha} | sizes.when_solving
-    numbers = (rows.columns, sizes.slices, epsilon, *rows.places, step)
+    kinds = {"K": kind.order, "PER_ROW": kind.alpha is None, "NEEDS_ALPHA": needs_alpha} | sizes.when_solving
+    numbers = (rows.columns, sizes.slices, kind.epsilon, *rows.places, step)
     return list_them, Launch(backward_long_rows, (rows.total,), numbers, kinds, sizes.warps_when_solving)
 
 
-def _order_and_epsilon(alpha: float | None) -> tuple[int, float]:
-    """K as kernels take it, and ε = α − 1 with all its digits; rows with an α of their own (None) do not use ε."""
-    return (-1, 0.0) if alpha is None else (order_of(alpha), alpha - 1)
-
-
-def _longest(alpha: float | None) -> int:
+def _longest(kind: Kind) -> int:
     """The longest rows that fit on the chip."""
-    return LONGEST_ON_CHIP if _order_and_epsilon(alpha)[0] > 0 else LONGEST_WITH_LOGARITHMS
+    return LONGEST_ON_CHIP if kind.order > 0 else LONGEST_WITH_LOGARITHMS
 
 
 def _of_rows(alpha: float | Tensor, p: Tensor) -> float | Tensor:

@@ -171,17 +171,6 @@ def sums(weight, escort):
 
 
 @triton.jit
-def sums_of_weights(y, t, epsilon, K: tl.constexpr, ROUGH: tl.constexpr):
-    """Sums over rows of the `relative_weights` of scores (R, B), each (R,)."""
-    if K > 1:
-        weight, escort = powers_of_pairs(tl.maximum(tl.fma(y, epsilon[:, None], t[:, None]), 0.0), K)
-        return sums(weight, escort)
-    else:
-        weight, escort = relative_weights(y, t, epsilon, K, ROUGH)
-        return sums(weight, escort)
-
-
-@triton.jit
 def shrinking(total, K: tl.constexpr):
     """1 − S^{−1/K}, with an error up to 2e-7, in the fewest instructions: a short row has no work to hide them behind.
 
@@ -258,26 +247,18 @@ def exceeds(total, normaliser, t, epsilon, K: tl.constexpr, ROUGH: tl.constexpr)
 
 
 @triton.jit
-def floor_of_scores(epsilon):
-    """−1/ε, below which scores y have no mass; 0 where ε is too small for that to be of use."""
-    reaches = epsilon > 1e-3
-    return tl.where(reaches, -1.0 / tl.where(reaches, epsilon, 1.0), 0.0)
-
-
-@triton.jit
-def bound_of_mean(mean, count, epsilon):
-    """A lower bound of A and its t, each (R,), from the mean of `count` scores: p is convex, so 1/count ≥ p there."""
-    reaches = epsilon > 1e-3  # else the bound is worth little
-    t = tl.where(reaches, tl.exp(-epsilon * tl.log(count * 1.0)) - epsilon * mean, 1.0 + 0.0 * mean)
-    t = tl.where(t > 1.0, 1.0, t)
-    return (1.0 - t) / tl.where(reaches, epsilon, 1.0), t
-
-
-@triton.jit
 def first_bound(y, epsilon, B: tl.constexpr):
-    """A lower bound of A and its t, each (R,), from the mean of the scores; NaN if a score is NaN."""
-    lowest = floor_of_scores(epsilon)[:, None]
-    return bound_of_mean(tl.sum(tl.where(y < lowest, lowest, y), 1) / B, B, epsilon)
+    """A lower bound of A and its t, each (R,), from the mean of the scores; NaN if a score is NaN.
+
+    p is convex, so its value at the mean is at most 1/B. Scores below −1/ε have no mass.
+    """
+    reaches = epsilon > 1e-3  # else the bound is worth little
+    inverse = 1.0 / tl.where(reaches, epsilon, 1.0)
+    lowest = tl.where(reaches, -inverse, 0.0)[:, None]
+    mean = tl.sum(tl.where(y < lowest, lowest, y), 1) / B
+    t = tl.where(reaches, tl.exp(-epsilon * tl.log(B * 1.0)) - epsilon * mean, 1.0 + 0.0 * mean)
+    t = tl.where(t > 1.0, 1.0, t)
+    return (1.0 - t) * inverse, t
 
 
 @triton.jit
@@ -286,7 +267,11 @@ def climb(y, epsilon, normaliser, t, K: tl.constexpr, ROUGH: tl.constexpr, TO_TH
     steps = 0
     climbing = True
     while climbing:
-        total, slope = sums_of_weights(y, t, epsilon, K, ROUGH)
+        if K > 1:
+            weight, escort = powers_of_pairs(tl.maximum(tl.fma(y, epsilon[:, None], t[:, None]), 0.0), K)
+        else:
+            weight, escort = relative_weights(y, t, epsilon, K, ROUGH)
+        total, slope = sums(weight, escort)
         step = newton_step(total, slope, normaliser, t, epsilon, K, ROUGH)
         moves = is_climbing(step, t, K, ROUGH, TO_THE_END)
         if ROUGH and K != 1:
@@ -299,23 +284,15 @@ def climb(y, epsilon, normaliser, t, K: tl.constexpr, ROUGH: tl.constexpr, TO_TH
 
 
 @triton.jit
-def close_bound(y, epsilon, normaliser, t, K: tl.constexpr, GROUP: tl.constexpr):
-    """A better lower bound of A and its t, from the largest of every GROUP scores.
-
-    A of some scores is a lower bound of A of all, and these have nearly all of the mass.
-    """
-    largest = tl.max(tl.reshape(y, [y.shape[0], y.shape[1] // GROUP, GROUP]), 2)
-    return climb(largest, epsilon, normaliser, t, K, True)
-
-
-@triton.jit
 def solve(y, epsilon, normaliser, t, K: tl.constexpr, ROUGH: tl.constexpr):
     """A and t of rows y ≤ 0, (R, B), from a lower bound of A and its t, (R,).
 
-    Steps over wide rows are dear: there a closer bound comes first, so that few steps are left for the whole row.
+    Steps over wide rows are dear: there A of the largest of every four scores comes first, a lower bound of A of all.
+    These have nearly all of the mass, so that few steps are left for the whole row.
     """
     if y.shape[1] >= (4096 if K > 0 else 512):
-        normaliser, t = close_bound(y, epsilon, normaliser, t, K, 4)
+        largest = tl.max(tl.reshape(y, [y.shape[0], y.shape[1] // 4, 4]), 2)
+        normaliser, t = climb(largest, epsilon, normaliser, t, K, True)
     return climb(y, epsilon, normaliser, t, K, ROUGH)
 
 
