@@ -11,12 +11,12 @@ whole steps of Γ give logarithms, and the half step left over in odd N is a sho
 
 import math
 from collections.abc import Callable
-from typing import Any, overload
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
-Scalar = float | Tensor
+Scalar = TypeVar("Scalar", bound=float | Tensor)
 
 # ln Γ(w+¾)/Γ(w+¼) = ½ ln w + Σ cⱼ w⁻²ʲ with cⱼ = (−1)ʲ⁺¹ |E₂ⱼ| / (j 4²ʲ⁺¹), E the Euler numbers. With the argument
 # shifted up by 8, the first term left out is below 2e-16.
@@ -25,10 +25,6 @@ _EULER = (1, 5, 61, 1385, 50521, 2702765, 199360981)
 _HALF_STEP = tuple((-1) ** j * euler / ((j + 1) * 4 ** (2 * j + 3)) for j, euler in enumerate(_EULER))
 
 
-@overload
-def log_gamma_ratio(gap: float, dim: int) -> float: ...
-@overload
-def log_gamma_ratio(gap: Tensor, dim: int) -> Tensor: ...
 def log_gamma_ratio(gap: Scalar, dim: int) -> Scalar:
     """G_N(ε) for a finite ε = α − 1 > −2/N, a number or a float64 tensor; differentiable to any order, through ε = 0.
 
@@ -36,16 +32,11 @@ def log_gamma_ratio(gap: Scalar, dim: int) -> Scalar:
         >>> log_gamma_ratio(1.0, dim=2) == math.log(2)
         True
     """
-    value = gap * 0.0
-    for step in _whole_steps(dim):
-        value = value + _log1p(step * gap)
-    return value + _half_step(gap) if dim % 2 else value
+    start: Any = _half_step(gap) if dim % 2 else gap * 0.0
+    value: Scalar = start + sum([_log1p(step * gap) for step in _whole_steps(dim)])
+    return value
 
 
-@overload
-def log_gamma_ratio_slope(gap: float, dim: int) -> float: ...
-@overload
-def log_gamma_ratio_slope(gap: Tensor, dim: int) -> Tensor: ...
 def log_gamma_ratio_slope(gap: Scalar, dim: int) -> Scalar:
     r"""Derivative of :func:`log_gamma_ratio`, :math:`G_N' = k[\tfrac N2 - k(\psi(k+1+\tfrac N2) - \psi(k+1))]`.
 
@@ -53,10 +44,9 @@ def log_gamma_ratio_slope(gap: Scalar, dim: int) -> Scalar:
         >>> log_gamma_ratio_slope(0.0, dim=2)
         1.0
     """
-    slope = gap * 0.0
-    for step in _whole_steps(dim):
-        slope = slope + step / (1 + step * gap)
-    return slope + _half_step_slope(gap) if dim % 2 else slope
+    start: Any = _half_step_slope(gap) if dim % 2 else gap * 0.0
+    slope: Scalar = start + sum([step / (1 + step * gap) for step in _whole_steps(dim)])
+    return slope
 
 
 def _whole_steps(dim: int) -> list[float]:
@@ -64,7 +54,7 @@ def _whole_steps(dim: int) -> list[float]:
     return [step + dim % 2 / 2 for step in range(1, dim // 2 + 1)]
 
 
-def _half_step(gap: Scalar) -> Scalar:
+def _half_step(gap: Any) -> Any:
     """G₁(ε). The side of zero decides in which direction the argument of Γ is shifted, always away from its poles."""
     sign = _sign(gap)
     size = sign * gap
@@ -80,7 +70,7 @@ def _half_step(gap: Scalar) -> Scalar:
     )
 
 
-def _half_step_slope(gap: Scalar) -> Scalar:
+def _half_step_slope(gap: Any) -> Any:
     """dG₁/dε, term by term."""
     sign = _sign(gap)
     size = sign * gap
@@ -97,21 +87,19 @@ def _half_step_slope(gap: Scalar) -> Scalar:
     )
 
 
-def _over_the_shift(term: Callable[..., Scalar], sign: Scalar, size: Scalar) -> Scalar:
+def _over_the_shift(term: Callable[..., Any], sign: Any, size: Any) -> Any:
     """The sum of a term over the steps of the shift: of a tensor in a dimension of its own, a few operations."""
-    if isinstance(sign, Tensor) and isinstance(size, Tensor):
-        steps = torch.arange(1, _SHIFT + 1, dtype=size.dtype, device=size.device)
-        terms: Any = term(steps, sign.unsqueeze(-1), size.unsqueeze(-1))
-        total: Tensor = terms.sum(-1)
-        return total
-    return sum(term(j, sign, size) for j in range(1, _SHIFT + 1))
+    if not isinstance(size, Tensor):
+        return sum(term(j, sign, size) for j in range(1, _SHIFT + 1))
+    steps = torch.arange(1, _SHIFT + 1, dtype=size.dtype, device=size.device)
+    return term(steps, sign.unsqueeze(-1), size.unsqueeze(-1)).sum(-1)
 
 
-def _log1p(x: Scalar) -> Scalar:
+def _log1p(x: Any) -> Any:
     return torch.log1p(x) if isinstance(x, Tensor) else math.log1p(x)
 
 
-def _sign(x: Scalar) -> Scalar:
+def _sign(x: Any) -> Any:
     """±1, and +1 at zero, so that the derivative of |x| at zero is the one-sided derivative of a smooth branch."""
     if isinstance(x, Tensor):
         return torch.where(x < 0, -1.0, 1.0).to(x.dtype)

@@ -156,15 +156,16 @@ def _solved(
         guess = solution
         ends = find_ends(fixed, guess, index)
         rule = fit_rule(fixed, ends, guess, index)
-        equation = partial(rule.mass_and_slope, alpha=index)
-        solution = solve_normalizer(equation, guess, bracket, index, explain, steps=steps)
+        solution = solve_normalizer(
+            partial(rule.mass_and_slope, alpha=index), guess, bracket, index, explain, steps=steps
+        )
         if is_eager_cpu(solution) and not bool(((solution - guess).abs() > _FITTED).any()):
             break
 
-    def mass(normalizer: Tensor) -> Tensor:
-        return fit_rule(interpolant, ends, normalizer, alpha).mass(normalizer, alpha)
+    def refitted(normalizer: Tensor) -> tuple[Tensor, Tensor]:
+        return fit_rule(interpolant, ends, normalizer, alpha).mass_and_slope(normalizer, alpha)
 
-    normalizer = carry_gradient(mass, solution, equation, interpolant.table, alpha)
+    normalizer = carry_gradient(refitted, solution, interpolant.table, alpha)
     return normalizer, fit_rule(interpolant, ends, normalizer, alpha), ends
 
 

@@ -11,6 +11,7 @@ Nothing cancels on flat segments (d → 0), at α = 1 (ε → 0), or where the s
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import ClassVar
 
 import torch
@@ -34,6 +35,8 @@ from contmax.prediction._normalizer import (
 from contmax.prediction._prediction import LinePrediction, Prediction, log_exp
 from contmax.prediction._regularized_prediction import Score, checked_alpha, read_score, register_prediction
 
+# Below this |εd| a segment is nearly flat; beyond e^{−_DEEP/4} nothing is left of a density.
+_FLAT, _DEEP = 0.69, 1000.0
 # Nodes per segment, for expectations that have no closed form.
 _NODES = 20
 
@@ -46,9 +49,7 @@ class Segments:
     log_peak: Float[Tensor, "..."]
     """ln p_t, at the higher end."""
     drop: Float[Tensor, "..."]
-    """d = ln(p_b/p_t), used where the ratio is near one."""
-    ratio: Float[Tensor, "..."]
-    """e^{εd} = (1 + ε u_b)/(1 + ε u_t), 0 where the segment ends at the threshold."""
+    """d = ln(p_b/p_t); where the segment ends at the threshold, low enough for every e^{cd} to be 0."""
     length: Float[Tensor, "..."]
     """Length of the live part."""
     falls: Bool[Tensor, "..."]
@@ -67,16 +68,14 @@ class Segments:
         epsilon = alpha - 1
         defined = 1 + epsilon * high > 0
         live, infinite = known & defined & (length > 0), known & ~defined & (epsilon < 0)
-        high = torch.where(live, high, 0)
-        low = torch.where(live, low, 0)
+        high, low = torch.where(live, high, 0), torch.where(live, low, 0)
         truncated = 1 + epsilon * low <= 0
         above = (1 + epsilon * high) / torch.where(truncated, epsilon * (high - low), 1)
-        ratio = torch.where(truncated, 0, (1 + epsilon * torch.where(truncated, 0, low)) / (1 + epsilon * high))
-        log_peak = log_exp(high, alpha)
-        near = (ratio > 0.5) & (ratio < 2)
-        drop = torch.where(near, log_exp(torch.where(near, low, high), alpha) - log_peak, 0)
         reach = torch.where(live, length * torch.where(truncated, above, 1), torch.where(infinite, length, 0))
-        return cls(alpha, log_peak, drop, ratio, reach, falls, live, infinite)
+        log_peak = log_exp(high, alpha)
+        bottom = -_DEEP * (1 + 1 / torch.where(truncated, epsilon, 1)).detach()
+        drop = torch.where(truncated, bottom, log_exp(torch.where(truncated, high, low), alpha) - log_peak)
+        return cls(alpha, log_peak, drop, reach, falls, live, infinite)
 
     def map(self, function: Callable[[Tensor], Tensor]) -> "Segments":
         """These segments with a function applied to every field, such as a change of shape."""
@@ -84,25 +83,18 @@ class Segments:
 
     @property
     def _near(self) -> Tensor:
-        """Where E(εd) is taken from d; elsewhere from the ratio, whose powers are exact however deep the drop is."""
-        return (self.ratio > 0.5) & (self.ratio < 2)
+        """Where the segment is nearly flat, so that E(εd) is taken from its series; elsewhere from e^{εd} − 1."""
+        return ((self.alpha - 1) * self.drop).detach().abs() < _FLAT
 
     def _far_power(self, exponent: Tensor) -> Tensor:
-        """e^{(exponent)·d} = ratio^{exponent/ε} where the ratio is far from one, 0 elsewhere."""
-        usable = ~self._near & (self.ratio > 0)
-        base = torch.where(usable, self.ratio, 1).log()
-        return torch.where(usable, (exponent / self._far_epsilon * base).exp(), 0)
-
-    @property
-    def _far_epsilon(self) -> Tensor:
-        return torch.where(self._near, 1, self.alpha - 1)
+        """e^{(exponent)·d}, 0 where the segment is nearly flat."""
+        return torch.where(self._near, 0, (exponent * torch.where(self._near, 0, self.drop)).exp())
 
     def mean_power(self, c: float | Tensor) -> Float[Tensor, "..."]:
         """Mean of p^c over the live part; 0 on dead segments. Needs c + α > 1."""
-        order, epsilon = c + self.alpha - 1, self.alpha - 1
-        near = expm1_over(order * self.drop) / expm1_over(epsilon * self.drop)
-        far_ratio = torch.where(self._near, 0, self.ratio)
-        far = (1 - self._far_power(order)) / (1 - far_ratio) * (self._far_epsilon / order)
+        order, epsilon, flat = c + self.alpha - 1, self.alpha - 1, torch.where(self._near, self.drop, 0)
+        near = expm1_over(order * flat) / expm1_over(epsilon * flat)
+        far = (1 - self._far_power(order)) / (1 - self._far_power(epsilon)) * (epsilon / order)
         mean = (c * self.log_peak).exp() * torch.where(self._near, near, far)
         return torch.where(self.live, mean, torch.where(self.infinite, torch.inf, 0))
 
@@ -119,16 +111,16 @@ class Segments:
         Returns:
             The fraction of the live part, and ln(p/p_t) there.
         """
-        epsilon = self.alpha - 1
-        fall = share * torch.where(self._near, torch.expm1(order * self.drop), self._far_power(order) - 1)
+        epsilon, flat = self.alpha - 1, torch.where(self._near, self.drop, 0)
+        fall = share * torch.where(self._near, torch.expm1(order * flat), self._far_power(order) - 1)
         short = fall > -1
         log_ratio = torch.where(short, torch.log1p(torch.where(short, fall, 0)) / order, -torch.inf)
         near_log = torch.where(self._near & short, log_ratio, 0)
-        portion = share * expm1_over(order * self.drop) * log1p_over(torch.where(self._near, fall, 0))
-        near = portion * expm1_over(epsilon * near_log) / expm1_over(epsilon * self.drop)
+        portion = share * expm1_over(order * flat) * log1p_over(torch.where(self._near, fall, 0))
+        near = portion * expm1_over(epsilon * near_log) / expm1_over(epsilon * flat)
         bottom = torch.where(self._near | ~short, 0, log_ratio)
-        reached = torch.where(short, (self._far_epsilon * bottom).exp(), 0)
-        far = (1 - reached) / (1 - torch.where(self._near, 0, self.ratio))
+        reached = torch.where(short, (epsilon * bottom).exp(), 0)
+        far = (1 - reached) / (1 - self._far_power(epsilon))
         return torch.where(self._near, near, far), log_ratio
 
     def position(self, depth: Float[Tensor, "..."], start: Tensor, stop: Tensor) -> Float[Tensor, "..."]:
@@ -151,21 +143,19 @@ def predict_on_knots(score: Score, domain: Knots, alpha: float | int | Tensor) -
 
 def _normalizer(scores: Float[Tensor, "*batch n"], unit: Float[Tensor, "n"], alpha: Tensor) -> Float[Tensor, "*batch"]:
     """Ã with its derivatives."""
-    fixed, index, lengths, pad = scores.detach(), alpha.detach(), unit.detach().diff(), torch.nn.functional.pad
+    given, pad = (scores, unit, alpha), torch.nn.functional.pad
+    fixed, places, index = (tensor.detach() for tensor in given)
+    known, lengths = fixed > -torch.inf, places.diff()
     start = normalizer_on_nodes(fixed, (pad(lengths, (1, 0)) + pad(lengths, (0, 1))) / 2, index)
-    known = fixed > -torch.inf
     finite = torch.where(known, fixed, 0)
     bracket = bracket_of(finite, finite, ((known[..., 1:] & known[..., :-1]) * lengths).sum(-1), index)
+    solution = solve_normalizer(partial(_mass_and_slope, fixed, places, index), start, bracket, index)
+    return carry_gradient(partial(_mass_and_slope, *given), solution, *given)
 
-    def mass_and_slope(normalizer: Tensor) -> tuple[Tensor, Tensor]:
-        segments = _segments(fixed, normalizer, lengths, index)
-        return segments.mass.sum(-1), (segments.length * segments.mean_power(2 - segments.alpha)).sum(-1)
 
-    def mass(normalizer: Tensor) -> Tensor:
-        return _segments(scores, normalizer, unit.diff(), alpha).mass.sum(-1)
-
-    solution = solve_normalizer(mass_and_slope, start, bracket, index)
-    return carry_gradient(mass, solution, mass_and_slope, scores, unit, alpha)
+def _mass_and_slope(scores: Tensor, unit: Tensor, alpha: Tensor, normalizer: Tensor) -> tuple[Tensor, Tensor]:
+    segments = _segments(scores, normalizer, unit.diff(), alpha)
+    return segments.mass.sum(-1), (segments.length * segments.mean_power(2 - segments.alpha)).sum(-1)
 
 
 def _segments(scores: Tensor, normalizer: Tensor, gaps: Tensor, alpha: Tensor) -> Segments:
@@ -218,7 +208,6 @@ class KnotsPrediction(LinePrediction):
     def _locate(self, points: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Segment of each point, its excess f − A there (−inf on dead segments), and its unit coordinate."""
         unit = (points - self._knots[0]) / self._length
-        unit = self._spread(unit)
         segment = torch.searchsorted(self._unit[1:-1].detach(), unit.detach().contiguous(), right=True)
         left, right = self._take(self._scores, segment), self._take(self._scores, segment + 1)
         known = (left > -torch.inf) & (right > -torch.inf)
@@ -231,14 +220,11 @@ class KnotsPrediction(LinePrediction):
         _, excess, unit = self._locate(points)
         return excess, (unit >= 0) & (unit <= 1) & (excess > -torch.inf)
 
-    def cdf(self, value: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-        """P(T ≤ t) in closed form; arguments as ``log_prob``."""
-        points = self._points(value).clamp(self._knots[0], self._knots[-1])
-        segment, excess, unit = self._locate(points)
+    def _cdf(self, points: Tensor) -> Tensor:
+        segment, excess, unit = self._locate(points.clamp(self._knots[0], self._knots[-1]))
         start = self._take(self._scores, segment) - self._unit_normalizer
         piece = Segments.between(start, excess, unit - self._unit[segment], self._index)
-        reached = self._take(self._before, segment) + piece.mass
-        return self._nan_at_nan(points, reached).to(self._result_dtype(value))
+        return self._take(self._before, segment) + piece.mass
 
     @property
     def _before(self) -> Float[Tensor, "*batch S"]:
@@ -282,9 +268,10 @@ def predict_on_nodes(score: Score, domain: Nodes, alpha: float | int | Tensor) -
     index = checked_alpha(alpha, domain.points.device)
     values, dtype = read_score(score, domain.points, domain, index)
     weights = domain.weights.double()
-    density = entmax_map(values, index[..., None] if isinstance(alpha, Tensor) else float(alpha), -1, weights)
-    normalizer = torch.where(density.amax(-1) > 0, normalizer_at_best(values, density, index), -torch.inf)
-    return NodesPrediction(alpha, index, domain, values, normalizer, density, dtype)
+    form = UnitMeasure.of(values, torch.ones((), dtype=torch.float64, device=values.device), index)
+    scaled = form.scaled(values)
+    density = entmax_map(scaled, index[..., None] if isinstance(alpha, Tensor) else float(alpha), -1, weights)
+    return NodesPrediction(alpha, form, domain, values, normalizer_at_best(scaled, density, index), density, dtype)
 
 
 class NodesPrediction(Prediction):
@@ -300,16 +287,14 @@ class NodesPrediction(Prediction):
     def __init__(
         self,
         alpha: float | int | Tensor,
-        index: Tensor,
+        form: UnitMeasure,
         domain: Nodes,
         scores: Float[Tensor, "*batch n"],
-        normalizer: Float[Tensor, "*batch"],
+        partition: Float[Tensor, "*batch"],
         density: Float[Tensor, "*batch n"],
         dtype: torch.dtype,
     ) -> None:
-        sparse = (index != 1) & (normalizer > -torch.inf)
-        threshold = torch.where(sparse, normalizer - 1 / torch.where(sparse, index - 1, 1), -torch.inf)
-        super().__init__(alpha, normalizer, threshold, domain.points.shape[1:], dtype)
+        super().__init__(alpha, form, partition, domain.points.shape[1:], dtype)
         self._places, self._scores = domain.points.double(), scores
         self._set_rule(
             self._places.expand(*density.shape, *self.event_shape), domain.weights.double() * density, density

@@ -12,14 +12,14 @@ from contmax._eager import is_eager_cpu
 from contmax._typing import Bool, Float
 from contmax.deformed import exp_beta
 from contmax.domains import Interval
-from contmax.numerics import graded_rule, legendre_coefficients, legendre_slope, legendre_sum
+from contmax.numerics import graded_rule, implicit_root, legendre_coefficients, legendre_slope, legendre_sum
 from contmax.prediction._live_parts import (
     PART_NODES,
     Lines,
     live_parts,
     locate_quantile,
+    mass_and_slope,
     mass_before,
-    mass_slope,
     series_bounds,
 )
 from contmax.prediction._normalizer import UnitMeasure, bracket_of, carry_gradient, no_density, solve_normalizer
@@ -52,20 +52,13 @@ def predict_on_interval(score: Score, domain: Interval, alpha: float | int | Ten
     scaled = torch.where(alive[..., None], form.scaled(values), 0)
     lines = Lines.over(legendre_coefficients(scaled), alive, edges.diff() / 2)
     fixed, constant = lines.detach(), index.detach()
-
-    def mass_and_slope(normalizer: Tensor) -> tuple[Tensor, Tensor]:
-        parts = live_parts(fixed, normalizer, constant, PART_NODES)
-        return parts.total, mass_slope(fixed, parts, constant)
-
-    def mass(normalizer: Tensor) -> Tensor:
-        return live_parts(lines, normalizer, index, PART_NODES).total
-
     bracket = bracket_of(*series_bounds(fixed.coefficients), 2 * (alive * lines.half).sum(-1), constant)
     explain = partial(_no_mass, domain, misplaced)
-    solution = solve_normalizer(mass_and_slope, start, bracket, constant, explain, slack=misplaced)
+    equation = partial(mass_and_slope, fixed, constant)
+    solution = solve_normalizer(equation, start, bracket, constant, explain, slack=misplaced)
     if is_eager_cpu(solution, index) and bool((index < 1).any()):
         _require_no_pole(fixed, solution, constant, domain, explain)
-    normalizer = carry_gradient(mass, solution, mass_and_slope, lines.coefficients, index)
+    normalizer = carry_gradient(partial(mass_and_slope, lines, index), solution, lines.coefficients, index)
     return IntervalPrediction(alpha, form, lines, normalizer, domain, dtype)
 
 
@@ -161,14 +154,9 @@ class IntervalPrediction(LinePrediction):
         return cell, local.clamp(-1, 1), (unit >= 0) & (unit <= 1)
 
     def _excess(self, points: Tensor) -> tuple[Tensor, Tensor]:
-        cell, local, inside = self._locate(self._spread(points))
+        cell, local, inside = self._locate(points)
         inside = inside & self._take(self._lines.alive, cell)
         return legendre_sum(self._take(self._lines.coefficients, cell), local) - self._unit_normalizer, inside
-
-    def cdf(self, value: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-        """P(T ≤ t), to the accuracy of the prediction; arguments as ``log_prob``."""
-        points = self._spread(self._points(value))
-        return self._nan_at_nan(points, self._cdf(points)).to(self._result_dtype(value))
 
     def _cdf(self, points: Tensor) -> Tensor:
         cell, local, _ = self._locate(points)
@@ -187,15 +175,14 @@ class IntervalPrediction(LinePrediction):
         )
 
     def _quantile(self, probability: Tensor) -> Tensor:
-        points = self._rough_quantile(probability)
-        for _ in range(2):
-            # Newton's method on the cdf: starting this close, two steps are exact up to the second derivative.
+        def residual(points: Tensor) -> tuple[Tensor, Tensor]:
             # At an end of the support the density is 0, so no step is taken; nor is one for a rounding of the cdf.
-            density = self._log_density(points).exp().detach()
-            density = torch.where(density * self._length > _LEAST_DENSITY, density, torch.inf)
-            excess = self._cdf(points) - probability
+            density, excess = self._log_density(points).exp().detach(), self._cdf(points) - probability
             settled = excess.detach().abs() < _ROUNDING
-            points = points - (excess - torch.where(settled, excess.detach(), 0)) / density
+            slope = torch.where(density * self._length > _LEAST_DENSITY, density, 0)
+            return excess - torch.where(settled, excess.detach(), 0), slope
+
+        points = implicit_root(self._rough_quantile(probability), residual)
         return torch.where((probability >= 0) & (probability <= 1), points, torch.nan)
 
     def _rough_quantile(self, probability: Tensor) -> Tensor:
@@ -219,13 +206,13 @@ class IntervalPrediction(LinePrediction):
         local = torch.stack([-torch.ones_like(lines.split), lines.split, torch.ones_like(lines.split)], -1)
         local = self._take(local.flatten(-2), best)
         slope = legendre_slope(self._take(lines.coefficients, cell))
-        curvature = legendre_sum(legendre_slope(slope), local)
-        # An interior maximum moves with the score, where the derivative has its zero.
-        interior = (end == 1) & (curvature < 0)
-        for _ in range(2):
-            shift = legendre_sum(slope, local) / torch.where(interior, curvature, 1)
-            local = local - torch.where(interior, shift, 0)
-        return self._round(self._at(cell, local))
+        bend = legendre_slope(slope)
+
+        def residual(local: Tensor) -> tuple[Tensor, Tensor]:
+            # An interior maximum moves with the score, where the derivative has its zero.
+            return -legendre_sum(slope, local), torch.where(end == 1, -legendre_sum(bend, local), 0)
+
+        return self._round(self._at(cell, implicit_root(local, residual)))
 
     def _live(self) -> Bool[Tensor, "*batch P"]:
         return self._parts.mass.detach().sum(-1).flatten(-2) > 0

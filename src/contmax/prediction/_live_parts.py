@@ -132,6 +132,12 @@ def live_parts(lines: Lines, normalizer: Tensor, alpha: Tensor, nodes: int, leas
     return Parts(start, stop, start_moves, stop_moves, local, density, mass)
 
 
+def mass_and_slope(lines: Lines, alpha: Tensor, normalizer: Float[Tensor, "*rows"]) -> tuple[Tensor, Tensor]:
+    """∫ exp_{2−α}(f − A) along each line, and −d/dA of it, (*rows)."""
+    parts = live_parts(lines, normalizer, alpha, PART_NODES)
+    return parts.total, mass_slope(lines, parts, alpha)
+
+
 def mass_slope(lines: Lines, parts: Parts, alpha: Tensor) -> Tensor:
     """−d/dA of the sum of `parts.mass` along each line, (*rows), with the movement of ends and nodes in it."""
     slope = legendre_slope(lines.coefficients)[..., None, :]

@@ -83,23 +83,19 @@ def solve_normalizer(
 
 
 def carry_gradient(
-    mass: Callable[[Tensor], Tensor], normalizer: Float[Tensor, "*batch"], mass_and_slope: MassAndSlope, *given: Tensor
+    mass_and_slope: MassAndSlope, normalizer: Float[Tensor, "*batch"], *given: Tensor
 ) -> Float[Tensor, "*batch"]:
     """The solution A with its derivatives: two chord steps, exact to second order in a perturbation of the mass.
 
     Args:
-        mass: A ↦ S(A), differentiable in A and in whatever else it depends on.
+        mass_and_slope: A ↦ (S, −dS/dA), S differentiable in A and in whatever else it depends on.
         normalizer: the solution, without gradient.
-        mass_and_slope: A ↦ (S, −dS/dA), without gradient.
         given: what the mass depends on; the solution is returned as it is if none of them carries a gradient.
     """
-    if not carries_gradient(*given):
-        return normalizer
-    _, slope = mass_and_slope(normalizer)
-    safe = torch.where(slope > 0, slope, 1)
-    for _ in range(2):
-        total = mass(normalizer)
-        normalizer = normalizer + (total - total.detach()) / safe
+    if carries_gradient(*given):
+        for _ in range(2):
+            mass, slope = mass_and_slope(normalizer)
+            normalizer = normalizer + (mass - mass.detach()) / torch.where(slope > 0, slope, 1).detach()
     return normalizer
 
 

@@ -13,6 +13,7 @@ from contmax._eager import is_eager_cpu
 from contmax._typing import Bool, Float
 from contmax.deformed import log1p_over, log_beta
 from contmax.densities import Density, Landmarks
+from contmax.densities._density import Condition
 from contmax.densities._region import Intervals
 from contmax.prediction._live_parts import take
 from contmax.prediction._normalizer import UnitMeasure
@@ -27,32 +28,30 @@ class Prediction(Density):
         alpha: α, as given; a tensor is expanded to the batch.
     """
 
-    _batched: ClassVar[dict[str, int]] = {"_normalizer": 0, "_threshold": 0, "_nodes": 1, "_masses": 1, "_heights": 1}
+    _batched: ClassVar[dict[str, int]] = {
+        **dict.fromkeys(("_index", "_unit_normalizer", "_normalizer", "_threshold"), 0),
+        **dict.fromkeys(("_nodes", "_masses", "_heights"), 1),
+    }
 
     alpha: float | Tensor
 
     def __init__(
         self,
         alpha: float | int | Tensor,
-        normalizer: Float[Tensor, "*batch"],
-        threshold: Float[Tensor, "*batch"],
+        form: UnitMeasure,
+        partition: Float[Tensor, "*batch"],
         event_shape: Size,
         dtype: torch.dtype,
     ) -> None:
-        super().__init__(normalizer.shape, event_shape)
-        self.alpha = alpha.expand(normalizer.shape) if isinstance(alpha, Tensor) else float(alpha)
-        self._normalizer, self._threshold, self._dtype = normalizer, threshold, dtype
+        """From α, the change to a domain of measure one, Ã there, () on the line or (N,), and the dtype of results."""
+        super().__init__(partition.shape, event_shape)
+        self.alpha = alpha.expand(partition.shape) if isinstance(alpha, Tensor) else float(alpha)
+        self._index, self._form, self._unit_normalizer = form.alpha.expand(partition.shape), form, partition
+        self._normalizer, self._threshold, self._dtype = form.normalizer(partition), form.threshold(partition), dtype
 
     def _set_rule(self, nodes: Tensor, masses: Tensor, heights: Tensor) -> None:
         """Nodes t (*batch, n[, N]), masses (*batch, n) with sum one, densities p there."""
         self._nodes, self._masses, self._heights = nodes, masses, heights
-
-    @property
-    def _index(self) -> Tensor:
-        """α in float64."""
-        if isinstance(self.alpha, Tensor):
-            return self.alpha.double().expand(self.batch_shape)
-        return torch.full((), self.alpha, dtype=torch.float64, device=self._normalizer.device)
 
     @property
     def normalizer(self) -> Float[Tensor, "*batch"]:
@@ -166,28 +165,7 @@ class Prediction(Density):
 
 
 class ContinuousPrediction(Prediction):
-    """A prediction with respect to volume: density and score follow from the excess f̃ − Ã in units of the domain.
-
-    Args:
-        alpha: α.
-        form: the change to a domain of total measure one.
-        partition: Ã, the normaliser on the domain of measure one.
-        event_shape: () on the line, (N,) in a box.
-        dtype: of results.
-    """
-
-    _batched: ClassVar = {**Prediction._batched, "_unit_normalizer": 0}
-
-    def __init__(
-        self,
-        alpha: float | int | Tensor,
-        form: UnitMeasure,
-        partition: Float[Tensor, "*batch"],
-        event_shape: Size,
-        dtype: torch.dtype,
-    ) -> None:
-        super().__init__(alpha, form.normalizer(partition), form.threshold(partition), event_shape, dtype)
-        self._form, self._unit_normalizer = form, partition
+    """A prediction with respect to volume: density and score follow from the excess f̃ − Ã in units of the domain."""
 
     @abstractmethod
     def _excess(self, points: Tensor) -> tuple[Tensor, Tensor]:
@@ -238,16 +216,26 @@ class LinePrediction(ContinuousPrediction):
         shape = self._extended_shape(Size(sample_shape))
         return self._round(self._quantile(torch.rand(shape, dtype=torch.float64, device=self._unit_normalizer.device)))
 
+    def cdf(self, value: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+        """P(T ≤ t), to the accuracy of the prediction; arguments as ``log_prob``."""
+        points = self._points(value)
+        return self._nan_at_nan(points, self._cdf(points)).to(self._result_dtype(value))
+
+    @abstractmethod
+    def _cdf(self, points: Tensor) -> Tensor:
+        """:meth:`cdf` in float64; NaN may give anything."""
+
     def icdf(self, value: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
         """The quantile of a probability in [0, 1], NaN elsewhere; differentiable in it, in the score and in α."""
-        return self._quantile(self._spread(self._points(value))).to(self._result_dtype(value))
+        return self._quantile(self._points(value)).to(self._result_dtype(value))
 
     @abstractmethod
     def _quantile(self, probability: Tensor) -> Tensor:
         """:meth:`icdf` in float64."""
 
-    def _spread(self, points: Tensor) -> Tensor:
-        """The points, one for each member of the batch."""
+    def _points(self, value: Tensor) -> Tensor:
+        """The points in float64, one for each member of the batch."""
+        points = super()._points(value)
         return points.expand(torch.broadcast_shapes(points.shape, self.batch_shape))
 
     def _take(self, field: Tensor, index: Tensor) -> Tensor:
@@ -274,18 +262,12 @@ class LinePrediction(ContinuousPrediction):
         return Landmarks(low, high, centre, width, bends, torch.cat([start, stop]), bounded=True)
 
 
-class Positive(constraints.Constraint):
+class Positive(Condition):
     """The set where a prediction is positive; ``cells`` lists its intervals, cells or points."""
 
     def __init__(self, prediction: Any) -> None:
+        super().__init__("positive", lambda value: prediction.log_prob(value) > -torch.inf, len(prediction.event_shape))
         self._prediction = prediction
-        self.event_dim = len(prediction.event_shape)
-        super().__init__()
-
-    def check(self, value: Tensor) -> Tensor:
-        """Whether p(t) > 0."""
-        inside: Tensor = self._prediction.log_prob(value) > -torch.inf
-        return inside
 
     @property
     def cells(self) -> Tensor:
@@ -313,13 +295,10 @@ def joined(
     opens = live & ~torch.nn.functional.pad(touches, (1, 0))
     closes = live & ~torch.nn.functional.pad(touches, (0, 1))
     count = int(opens.sum(-1).max())
-    slots = torch.arange(count, device=start.device)
-    ends = []
-    for flag, end in ((opens, start), (closes, stop)):
-        rank = torch.where(flag, flag.cumsum(-1) - 1, -1)
-        chosen = rank[..., None, :] == slots[:, None]
-        found = torch.where(chosen, end[..., None, :], 0).sum(-1)
-        ends.append(torch.where(chosen.any(-1), found, torch.nan))
+    # NaN comes last in an order: the others keep theirs.
+    ends = [
+        torch.where(flag, end, torch.nan).sort(-1).values[..., :count] for flag, end in ((opens, start), (closes, stop))
+    ]
     return torch.stack(ends, -1)
 
 
