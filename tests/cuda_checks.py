@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from fuzz.gpu.launches import captured
 from torch import Tensor
 
 from contmax import _backend
@@ -69,24 +70,7 @@ class Captured:
     """A call captured in a CUDA graph; `replay` returns its results for what its inputs hold by then."""
 
     def __init__(self, call: Call) -> None:
-        self._call = call
-        if not ON_GPU:
-            return
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(3):
-                call()
-        torch.cuda.current_stream().wait_stream(side)
-        self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph):
-            self._results = call()
-
-    def replay(self) -> Any:
-        if not ON_GPU:
-            return self._call()
-        self._graph.replay()
-        return self._results
+        self.replay = captured(call) if ON_GPU else call
 
 
 @dataclasses.dataclass(frozen=True)

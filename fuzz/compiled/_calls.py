@@ -31,6 +31,7 @@ def few() -> None:
     map_of_rows(SHORT, BEYOND_TWO, F32)
     linear_loss(BF16, COMMONEST)
     attention(BF16, COMMONEST, keys=1100, is_causal=True)
+    decoding(BF16, COMMONEST)
     contexts(COMMONEST)
     line_of_any_alpha(1.7)
 
@@ -46,6 +47,7 @@ def many() -> None:
         map_of_rows(LONG_BACKWARD, COMMONEST, dtype)
         linear_loss(dtype, COMMONEST, smoothing=0.1)
         attentions(dtype)
+        decodings(dtype)
     for columns, alpha in itertools.product((SHORT, LONG), (COMMONEST, OTHERS[0], per_row())):
         mask = torch.ones(2, columns, dtype=torch.bool)
         map_of_rows(columns, alpha, BF16, mask)
@@ -129,6 +131,23 @@ def attentions(dtype: torch.dtype) -> None:
     for widths in shapes if dtype == BF16 else shapes[:2]:
         attention(dtype, COMMONEST, keys=many_keys, widths=widths)
     attention(dtype, COMMONEST, keys=10_000, groups=1, is_causal=True)
+
+
+def decoding(dtype: torch.dtype, alpha: float | Tensor, *, width: int = 16, keys: int = 300, **options: Any) -> None:
+    """Two queries of eight heads that share four heads of keys, without gradients."""
+    query, key = (torch.zeros(1, heads, n, width, dtype=dtype) for heads, n in ((8, 2), (4, keys)))
+    contmax.entmax_attention(query, key, key, alpha=alpha, enable_gqa=True, **options)
+
+
+def decodings(dtype: torch.dtype) -> None:
+    """Every α, everything that changes scores, widths of heads, and caches so long that more warps solve a row."""
+    for alpha in (COMMONEST, *QUICK, OTHERS[0], torch.linspace(1, 2, 8)):
+        decoding(dtype, alpha, is_causal=True)
+    changes = {"mask": torch.ones(2, 300, dtype=torch.bool), "bias": torch.zeros(8, 1, 301)}
+    decoding(dtype, OTHERS[0], lengths=torch.tensor([70]), **changes)
+    for width in (20, 64, 128) if dtype == F32 else (64, 128, 256):
+        decoding(dtype, COMMONEST, width=width)
+    decoding(dtype, COMMONEST, keys=140_000)
 
 
 def contexts(alpha: float) -> None:

@@ -26,6 +26,7 @@ SHARES: dict[str, float] = {
     "attention.short": 4,
     "attention.long": 4,
     "attention.sampled": 3,
+    "attention.decoded": 4,
     "continuous.gates": 2,
     "continuous.line": 2,
     "continuous.plane": 2,

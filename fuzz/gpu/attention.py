@@ -86,6 +86,20 @@ def sampled(case: Case) -> None:
     case.compared(heads * len(places), keys)
 
 
+def decoded(case: Case) -> None:
+    """Few queries without gradients, and up to 65,536 keys."""
+    queries, keys = _lengths(case, (1, 1, 2, 8, 31), (1, 100, 1024, 5000, 20000, 65536))
+    given = _drawn(case, 2 if keys <= 5000 else 1, queries, keys, plain=keys > 5000)
+    with torch.no_grad():
+        output = contmax.entmax_attention(given.query, given.key, given.value, alpha=given.alpha, **given.options)
+    rows = output.shape[:3].numel()
+    case.tried(rows, keys)
+    scores, allowed = _scores(given)
+    value = _repeated(given.value, output.shape[1])
+    _compare_outputs(output, entmax64(scores, given.alpha_of_heads, allowed) @ value, value, scores, output.dtype)
+    case.compared(rows, keys)
+
+
 def _lengths(case: Case, queries: tuple[int, ...], keys: tuple[int, ...]) -> tuple[int, int]:
     if case.is_small:
         return case.choose((1, 5, 40)), case.choose((1, 17, 70))

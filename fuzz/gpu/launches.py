@@ -5,6 +5,7 @@ The same call gives the same bits on one device, however it is launched; what it
 
 import threading
 from collections.abc import Callable
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -15,6 +16,7 @@ from fuzz.gpu._case import Case, WrongResultError, shown
 from fuzz.gpu._scores import drawn_alpha, drawn_dtype, drawn_kind, scores
 
 _THREADS, _TURNS = 8, 6
+_Results = TypeVar("_Results")
 
 
 class _Call:
@@ -131,7 +133,7 @@ def threads(case: Case) -> None:
 def graphs(case: Case) -> None:
     """A captured call, replayed on other numbers."""
     (call,) = _drawn(case, 1)
-    replay = _captured(call) if case.device == "cuda" else call
+    replay = captured(call) if case.device == "cuda" else call
     for _ in range(_TURNS):
         with torch.no_grad():
             for x in call.inputs:
@@ -141,7 +143,8 @@ def graphs(case: Case) -> None:
     _count(case, [call], 2 * _TURNS)
 
 
-def _captured(call: _Call) -> Callable[[], list[Tensor]]:
+def captured(call: Callable[[], _Results]) -> Callable[[], _Results]:
+    """The call as a CUDA graph, which returns its results for what its inputs hold by then."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -152,7 +155,7 @@ def _captured(call: _Call) -> Callable[[], list[Tensor]]:
     with torch.cuda.graph(graph):
         results = call()
 
-    def replay() -> list[Tensor]:
+    def replay() -> _Results:
         graph.replay()
         return results
 

@@ -50,16 +50,14 @@ class _Compiler:
     def __init__(self, package: str, kernels: str, tensors: str, extra: str, oldest: tuple[int, int]) -> None:
         self._package, self._kernels, self._tensors, self._extra = package, kernels, tensors, extra
         self._oldest = oldest
-        self.works = _WANTED != "torch" and importlib.util.find_spec(package) is not None
-        self.tried = False
+        # None until a call has tried it.
+        self.works = None if _WANTED != "torch" and importlib.util.find_spec(package) is not None else False
 
     def can_run(self) -> bool:
         """True if the kernels can be used; the first call that finds that they cannot warns why."""
         # Exported programs hold no kernels of ours, and torch.export replaces functions that the import needs.
-        if not self.tried and is_exporting():
-            return False
-        if self.works and not self.tried:
-            obstacle, self.tried = self.obstacle(), True
+        if self.works is None and not is_exporting():
+            obstacle = self.obstacle()
             self.works = obstacle is None
             if obstacle is not None:
                 warnings.warn(
@@ -69,11 +67,14 @@ class _Compiler:
                     RuntimeWarning,
                     stacklevel=2,
                 )
-        return self.works
+        return bool(self.works)
 
     def obstacle(self) -> str | None:
         """Why kernels cannot be compiled with the package that is installed, in one line; None if they can be."""
-        version = _installed_version(self._package)
+        try:  # to import numba for its version would take half a second
+            version = importlib.metadata.version(self._package)
+        except importlib.metadata.PackageNotFoundError:
+            version = ""
         numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())
         if numbers and numbers < self._oldest:
             return f"{self._package} {version} is older than {'.'.join(map(str, self._oldest))}, which the kernels need"
@@ -82,14 +83,6 @@ class _Compiler:
         except Exception as error:  # a numba that does not fit its NumPy or llvmlite raises whatever it meets first
             return " ".join(f"{type(error).__name__}: {error}".split())
         return None
-
-
-def _installed_version(package: str) -> str:
-    """The version that the package manager recorded, or "": to import numba for it would take half a second."""
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return ""
 
 
 # Both bounds are those of the extras in pyproject.toml, which names the versions that were tested.
@@ -113,7 +106,7 @@ def numba_works() -> bool:
 @constant_to_tracers
 def triton_works() -> bool:
     """Whether kernels for CUDA tensors can be imported."""
-    return (TRITON.works and TRITON.tried) or TRITON.can_run()  # two attributes are quicker than a call
+    return TRITON.works or TRITON.can_run()  # an attribute is quicker than a call
 
 
 def backend_of(*tensors: Tensor) -> Backend:
@@ -125,11 +118,10 @@ def backend_of(*tensors: Tensor) -> Backend:
         return Backend.TORCH
     if triton_takes(*tensors):
         return Backend.TRITON
-    return Backend.NUMBA if all(_numba_has_kernels_for(x) for x in tensors) else Backend.TORCH
-
-
-def _numba_has_kernels_for(x: Tensor) -> bool:
-    return x.is_cpu and x.dtype in NUMBA_DTYPES and numba_works()
+    for x in tensors:
+        if not x.is_cpu or x.dtype not in NUMBA_DTYPES:
+            return Backend.TORCH
+    return Backend.NUMBA if numba_works() else Backend.TORCH
 
 
 def triton_runs_on(x: Tensor) -> bool:

@@ -5,9 +5,8 @@ An event marks the end of the work that makes a tensor, and every other stream w
 read. The host does not wait.
 """
 
-import contextlib
 import functools
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Generic, TypeVar, cast
 
 import torch
@@ -59,13 +58,6 @@ def cached(maxsize: int) -> Callable[[_Function], _Function]:
 def is_captured(device: torch.device) -> bool:
     """Whether operations are recorded into a CUDA graph: their results exist only when the graph is replayed."""
     return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
-
-
-@contextlib.contextmanager
-def for_later() -> Iterator[None]:
-    """A context for making tensors to cache: outside of graphs, traces and transforms, and no inference tensors."""
-    with outside_of_transforms_and_modes(), torch.inference_mode(False), torch.no_grad():
-        yield
 
 
 class Shared(Generic[_Content]):
@@ -150,7 +142,7 @@ class DeviceCache(Generic[_Content]):
         return shared.read()
 
     def _added(self, arguments: tuple[Hashable, ...]) -> Shared[_Content]:
-        with for_later():
+        with outside_of_transforms_and_modes():
             content = self._make(*arguments)
             tensors: Any = content if isinstance(content, tuple) else (content,)
         # Two threads may arrive at once: `setdefault` keeps the result of the first for both.

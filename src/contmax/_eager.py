@@ -100,9 +100,7 @@ def all_hold_numbers(*values: object) -> bool:
     Unlike `is_eager` this is true under a mode, which traces torch's operations. Not to be called in a trace by
     torch.compile, which cannot tell whether a transform is active.
     """
-    if transforms_are_active():
-        return False
-    return all(holds_numbers(value) for value in values if isinstance(value, Tensor))
+    return not transforms_are_active() and all(holds_numbers(value) for value in values if isinstance(value, Tensor))
 
 
 def is_transformed(tensor: Tensor) -> bool:

@@ -42,104 +42,85 @@ def operator(
     """
 
     def decorate(function: _Function) -> _Function:
-        layout = _Layout(function)
+        hints = typing.get_type_hints(function)
+        result = hints.pop("return")
+        group: Any = result if _is_group(result) else None
+        if group is not None:
+            result = tuple[tuple(typing.get_type_hints(group).values())]  # type: ignore[misc]
+        parts = [_Part(argument, hints[argument]) for argument in inspect.signature(function).parameters]
+        # Most functions have tensors and numbers only, which need no looking for tensors inside of them.
+        is_nested = any(part.is_nested for part in parts)
+        parameters = [parameter for part in parts for parameter in part.parameters]
+        names = [parameter.name for parameter in parameters]
 
-        def node(*flat: Any) -> Any:
-            return layout.results(function(*layout.nested(flat)))
+        def on_flat(computes: Callable[..., Any]) -> Callable[..., Any]:
+            """With the arguments of the operator, and results in their usual layout in memory."""
 
-        node.__signature__ = layout.signature  # type: ignore[attr-defined]
-        sums = None if sums_if is None else layout.positions([sums_if])[0]
+            def node(*flat: Any) -> Any:
+                values = iter(flat)
+                results = computes(*[part.nested(values) for part in parts])
+                if isinstance(results, Tensor):
+                    return results.contiguous()
+                return (type(results) if group is None else tuple)(x.contiguous() for x in results)
+
+            return node
+
+        node = on_flat(function)
+        node.__signature__ = inspect.Signature(parameters, return_annotation=result)  # type: ignore[attr-defined]
         traced = torch.library.custom_op(f"contmax::{name}", node, mutates_args=())
-        traced.register_fake(lambda *flat: layout.results(like(*layout.nested(flat))))
-        traced.register_vmap(_vmap_rule(traced, layout.positions(shared), sums))
+        traced.register_fake(on_flat(like))
+        sums = None if sums_if is None else names.index(sums_if)
+        traced.register_vmap(_vmap_rule(traced, [names.index(argument) for argument in shared], sums))
+
+        def flattened(arguments: tuple[Any, ...]) -> list[Any]:
+            return [x for part, value in zip(parts, arguments, strict=True) for x in part.flat(value)]
 
         @functools.wraps(function)
         def call(*arguments: Any) -> Any:
-            if is_eager(*(layout.leaves(arguments) if layout.is_nested else arguments)):
+            if is_eager(*(_leaves(flattened(arguments)) if is_nested else arguments)):
                 return function(*arguments)
-            results = traced(*layout.flat(arguments))
-            return results if layout.group is None else layout.group(*results)
+            results = traced(*flattened(arguments))
+            return results if group is None else group(*results)
 
         return typing.cast("_Function", call)
 
     return decorate
 
 
-class _Layout:
-    """How the arguments and results of a function are laid out in the schema of its operator."""
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        hints = typing.get_type_hints(function)
-        result = hints.pop("return")
-        self.group: Any = result if _is_group(result) else None
-        if self.group is not None:
-            result = tuple[tuple(typing.get_type_hints(result).values())]  # type: ignore[misc]
-        self._parts = [_Part(name, hints[name]) for name in inspect.signature(function).parameters]
-        self.is_nested = any(part.fields or part.is_sequence for part in self._parts)
-        parameters = [
-            inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=hint)
-            for part in self._parts
-            for name, hint in part.parameters()
-        ]
-        self.signature = inspect.Signature(parameters, return_annotation=result)
-
-    def flat(self, arguments: Sequence[Any]) -> list[Any]:
-        """The arguments of the operator, from those of the function."""
-        return [x for part, value in zip(self._parts, arguments, strict=True) for x in part.flat(value)]
-
-    def leaves(self, arguments: Sequence[Any]) -> list[Any]:
-        """The arguments of the operator, with those of sequences one by one."""
-        flat = self.flat(arguments)
-        return [leaf for x in flat for leaf in (x if isinstance(x, list | tuple) else (x,))]
-
-    def nested(self, flat: Sequence[Any]) -> list[Any]:
-        """The arguments of the function, from those of the operator."""
-        values = iter(flat)
-        return [part.nested(values) for part in self._parts]
-
-    def results(self, results: Any) -> Any:
-        """The results as the operator returns them: in their usual layout in memory."""
-        if isinstance(results, Tensor):
-            return results.contiguous()
-        return (tuple if self.group is not None else type(results))(x.contiguous() for x in results)
-
-    def positions(self, names: Sequence[str]) -> list[int]:
-        """Where these arguments are among those of the operator."""
-        return [list(self.signature.parameters).index(name) for name in names]
-
-
 class _Part:
     """An argument of a function, or a field of one: one argument of the operator, two, or one for each field."""
 
     def __init__(self, name: str, hint: Any) -> None:
-        self._name, self._hint = name, hint
-        fields = typing.get_type_hints(hint) if _is_group(hint) else {}
-        self.fields = [_Part(f"{name}_{field}", kind) for field, kind in fields.items()]
-        self.is_sequence = typing.get_origin(hint) in (Sequence, list, tuple)
-        self._may_be_number = isinstance(hint, types.UnionType) and set(typing.get_args(hint)) == {float, Tensor}
-
-    def parameters(self) -> list[tuple[str, Any]]:
-        """Names and types in the operator's schema."""
-        if self.fields:
-            return [parameter for field in self.fields for parameter in field.parameters()]
-        if self._may_be_number:
-            return [(self._name, Tensor | None), (f"{self._name}_number", float)]
-        return [(self._name, self._hint)]
+        kinds: dict[str, Any] = {}
+        self._split: Callable[[Any], Sequence[Any]] = tuple
+        self._join: Callable[..., Any] = hint
+        if _is_group(hint):
+            kinds = {f"{name}_{field}": kind for field, kind in typing.get_type_hints(hint).items()}
+        elif isinstance(hint, types.UnionType) and set(typing.get_args(hint)) == {float, Tensor}:
+            kinds = {name: Tensor | None, f"{name}_number": float}
+            self._split = lambda value: (value, 0.0) if isinstance(value, Tensor) else (None, value)
+            self._join = lambda tensor, number: number if tensor is None else tensor
+        self._fields = [_Part(field, kind) for field, kind in kinds.items()]
+        self.is_nested = _is_group(hint) or typing.get_origin(hint) in (Sequence, list, tuple)
+        own = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=hint)]
+        self.parameters: list[inspect.Parameter] = [
+            parameter for field in self._fields for parameter in field.parameters
+        ] or own
 
     def flat(self, value: Any) -> list[Any]:
-        if self.fields:
-            return [x for field, part in zip(self.fields, value, strict=True) for x in field.flat(part)]
-        if self._may_be_number:
-            return [value, 0.0] if isinstance(value, Tensor) else [None, value]
-        return [value]
+        """The arguments of the operator, from one of the function."""
+        if not self._fields:
+            return [value]
+        return [x for field, part in zip(self._fields, self._split(value), strict=True) for x in field.flat(part)]
 
     def nested(self, values: Iterator[Any]) -> Any:
-        if self.fields:
-            return self._hint(*[field.nested(values) for field in self.fields])
-        if self._may_be_number:
-            tensor, number = next(values), next(values)
-            return number if tensor is None else tensor
-        return next(values)
+        """The argument of the function, from the next ones of the operator."""
+        return self._join(*[field.nested(values) for field in self._fields]) if self._fields else next(values)
+
+
+def _leaves(flat: Sequence[Any]) -> Iterator[Any]:
+    """The arguments of the operator, with those of sequences one by one."""
+    return (leaf for x in flat for leaf in (x if isinstance(x, list | tuple) else (x,)))
 
 
 def _is_group(hint: Any) -> bool:
@@ -152,8 +133,7 @@ def _vmap_rule(traced: Callable[..., Any], shared: Sequence[int], sums: int | No
 
     def rule(info: Any, places: Sequence[Any], *arguments: Any) -> Any:
         if any(_is_mapped(places[i]) for i in shared) or (sums is not None and arguments[sums]):
-            slices = [_select(arguments, places, i) for i in range(info.batch_size)]
-            results = [traced(*one) for one in slices]
+            results = [traced(*_select(arguments, places, i)) for i in range(info.batch_size)]
             if isinstance(results[0], Tensor):
                 return torch.stack(results), 0
             return tuple(torch.stack(part) for part in zip(*results, strict=True)), (0,) * len(results[0])

@@ -4,6 +4,7 @@ A branch that is not selected never sees an argument it could turn into NaN, bec
 ``torch.where`` multiplies the unselected branch by zero instead of dropping it.
 """
 
+import functools
 import math
 
 import torch
@@ -99,10 +100,7 @@ def mean_u_exp(y: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
     .. math:: \int_0^1 s\,e^{sy}\,ds = \frac{y e^y - e^y + 1}{y^2}, \qquad \tfrac12 \text{ at } y = 0
 
     Args:
-        y: argument, any shape; where :math:`e^y` overflows the value is +∞, with zero derivative.
-
-    Returns:
-        A tensor of the shape of ``y``, accurate in value and in its first two derivatives.
+        y: as for :func:`expm1_over`, which also has what is returned.
 
     Example:
         >>> mean_u_exp(torch.tensor([-1.0, 0.0, 1.0]))
@@ -167,8 +165,5 @@ def promote(index: float | int | Tensor, *tensors: Tensor | None) -> tuple[tuple
     others = (*given, index) if isinstance(index, Tensor) else given
     floating = [tensor for tensor in others if tensor.is_floating_point()]
     shaped = [tensor for tensor in floating if tensor.ndim > 0] or floating
-    dtype = shaped[0].dtype
-    for tensor in shaped[1:]:
-        dtype = common_dtype(dtype, tensor.dtype)
-    wide = wide_dtype(dtype)
-    return tuple(in_dtype(tensor, wide) for tensor in given), dtype
+    dtype = functools.reduce(common_dtype, [tensor.dtype for tensor in shaped])
+    return tuple(in_dtype(tensor, wide_dtype(dtype)) for tensor in given), dtype

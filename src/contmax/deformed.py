@@ -96,15 +96,7 @@ def log_beta(u: Float[Tensor, "..."], beta: float | int | Tensor) -> Float[Tenso
     derivative in u is 0.
 
     Args:
-        u: argument, any shape.
-        beta: index β, any finite number, or a tensor that broadcasts with ``u``.
-
-    Returns:
-        A tensor of the broadcast shape; NaN only where an input is NaN.
-
-    Raises:
-        TypeError: if ``u`` is not a floating-point tensor.
-        ValueError: if ``beta`` is a number and not finite.
+        u, beta: as for :func:`exp_beta`, which also has what is returned and raised.
 
     Example:
         >>> log_beta(torch.tensor([0.0, 1.0, 4.0]), beta=0.5)
@@ -189,10 +181,8 @@ def escort(
     distribution under which gradients of α-entmax average.
 
     Args:
-        p: probabilities (or density values) p ≥ 0, any shape; need not be normalised.
+        p, dim, weights: as for :func:`tsallis_negentropy`; p need not be normalised.
         beta: order β, any finite number, or a tensor that broadcasts with ``p`` and has size 1 along ``dim``.
-        dim: the dimension to normalise over.
-        weights: measure w ≥ 0 of each node, broadcasts with ``p``; 1 by default.
 
     Returns:
         A tensor of the broadcast shape. A slice of zeros stays zeros.
@@ -302,12 +292,10 @@ def _axis(p: Tensor, dim: int, index: float | int | Tensor) -> int:
 
 def _require_positive(alpha: float | int | Tensor) -> None:
     """Refuse α outside of 0 < α < ∞; the values of a tensor are read only on an eager CPU."""
-    if not isinstance(alpha, Tensor):
-        bad = [] if 0 < alpha < math.inf else [float(alpha)]
-    elif is_eager_cpu(alpha):
-        bad = alpha.detach()[~((alpha > 0) & (alpha < math.inf))].tolist()
+    if isinstance(alpha, Tensor):
+        bad = alpha.detach()[~((alpha > 0) & (alpha < math.inf))].tolist() if is_eager_cpu(alpha) else []
     else:
-        return
+        bad = [] if 0 < alpha < math.inf else [float(alpha)]
     if bad:
         raise ValueError(
             f"alpha must be positive and finite; got {bad[0]}, where the negentropy is undefined. Pass 0 < alpha < inf."

@@ -6,6 +6,7 @@ not show at any of them is missed. If it shows but is not resolved, there is a w
 for such scores.
 """
 
+import functools
 from collections.abc import Sequence
 
 import torch
@@ -154,7 +155,7 @@ class Nodes:
     it is the probability vector of :func:`contmax.entmax`.
 
     Args:
-        points: (n,) or (n, N), finite.
+        points: (n,) or (n, N), finite; the attributes ``points`` and ``nodes``.
         weights: w > 0, (n,); 1 by default.
 
     Raises:
@@ -167,7 +168,8 @@ class Nodes:
     """
 
     def __init__(self, points: Tensor, weights: Tensor | None = None) -> None:
-        (self.points,) = _as_floats("Nodes", points=points)
+        (points,) = _as_floats("Nodes", points=points)
+        self.points = self.nodes = points
         if self.points.dim() not in (1, 2) or self.points.shape[0] == 0:
             raise ValueError(
                 f"Nodes takes points of shape (n,) or (n, N) with n ≥ 1; got {tuple(self.points.shape)}. "
@@ -187,11 +189,6 @@ class Nodes:
                 f"weights must be positive; got min {float(self.weights.min()):g}. Leave out points without mass."
             )
 
-    @property
-    def nodes(self) -> Float[Tensor, "..."]:
-        """The points themselves."""
-        return self.points
-
     def __repr__(self) -> str:
         dimension = 1 if self.points.dim() == 1 else self.points.shape[1]
         return f"Nodes({len(self.points)} points in {dimension} dimension{'s' if dimension > 1 else ''})"
@@ -201,7 +198,7 @@ class Knots:
     r"""The interval from the first to the last knot, for a score that is linear between its values at the knots.
 
     Args:
-        points: knots, (n,), n ≥ 2, finite and strictly increasing.
+        points: knots, (n,), n ≥ 2, finite and strictly increasing; the attributes ``points`` and ``nodes``.
 
     Raises:
         ValueError: for fewer than two knots, or knots that do not increase strictly.
@@ -213,7 +210,8 @@ class Knots:
     """
 
     def __init__(self, points: Tensor) -> None:
-        (self.points,) = _as_floats("Knots", points=points)
+        (points,) = _as_floats("Knots", points=points)
+        self.points = self.nodes = points
         if self.points.dim() != 1 or len(self.points) < 2:
             raise ValueError(
                 f"Knots takes a tensor of shape (n,) with n ≥ 2; got {tuple(self.points.shape)}. "
@@ -226,11 +224,6 @@ class Knots:
                 "Sort them, and merge equal ones (a jump is not piecewise linear)."
             )
 
-    @property
-    def nodes(self) -> Float[Tensor, "n"]:
-        """The knots themselves."""
-        return self.points
-
     def __repr__(self) -> str:
         return f"Knots({len(self.points)} knots from {self.points[0].item():g} to {self.points[-1].item():g})"
 
@@ -238,9 +231,8 @@ class Knots:
 def _as_floats(owner: str, **given: object) -> list[Tensor]:
     """Tensors of one real dtype and device; numbers join those of the tensors."""
     tensors = [value for value in given.values() if isinstance(value, Tensor)]
-    dtype = tensors[0].dtype if tensors else torch.get_default_dtype()
-    for tensor in tensors[1:]:
-        dtype = torch.promote_types(dtype, tensor.dtype)
+    dtypes = [tensor.dtype for tensor in tensors] or [torch.get_default_dtype()]
+    dtype = functools.reduce(torch.promote_types, dtypes)
     if dtype not in (torch.float32, torch.float64):
         raise TypeError(
             f"{owner} takes float32 or float64 coordinates; got {dtype}. "

@@ -86,6 +86,8 @@ def test_several_dimensions():
     assert kl_divergence(large, small) == math.inf
     assert kl_divergence(small, moved) == math.inf, "the far corner of the unit disk is 1 + √2 away"
     assert kl_divergence(MultivariateBetaGaussian(zero, torch.eye(2), 1.0), large) == math.inf
+    partly_unbounded = MultivariateBetaGaussian(3 * one, torch.eye(2), torch.tensor([0.9, 1.6]))
+    assert kl_divergence(partly_unbounded, large).tolist() == [math.inf, math.inf]
     with pytest.raises(NotImplementedError, match="nested"):
         kl_divergence(small, TruncatedParaboloid.from_support(0.5 * one, 4 * torch.eye(2)))
     # A batch of one nested and one that leaves: no number is right for both.

@@ -16,13 +16,7 @@ EVERY_MAP = [
     ("normmax_bisect", {"alpha": 1.7}),
     ("budget_bisect", {"budget": 2}),
 ]
-EVERY_LOSS = [
-    ("sparsemax_loss", {}),
-    ("entmax15_loss", {}),
-    ("sparsemax_bisect_loss", {}),
-    ("entmax_bisect_loss", {"alpha": 1.3}),
-    ("normmax_bisect_loss", {"alpha": 1.7}),
-]
+EVERY_LOSS = [(f"{name}_loss", kwargs) for name, kwargs in EVERY_MAP if "budget" not in kwargs]
 
 
 def sparse_scores(*shape: int) -> torch.Tensor:

@@ -59,7 +59,7 @@ def test_packing_and_unpacking_a_row(dtype, n):
     size, row, half = np.uint64(n), np.uint64(1), dtype(0.5)
     for r in range(3):
         start, above = np.uint64(r * n), key[r] > 0.5
-        kept = _lanes.compress_with(key, other, start, size, half, packed, beside, row)
+        kept = _lanes.compress_above(key, start, size, half, packed, row, other, beside)
         assert kept == above.sum() == _lanes.compress_above(key, start, size, half, packed, row)
         np.testing.assert_array_equal(packed[1, :kept], key[r][above])
         np.testing.assert_array_equal(beside[1, :kept], other[r][above])

@@ -10,6 +10,7 @@ from contmax import _backend
 from contmax.basis import GaussianBasis
 from contmax.densities import BetaGaussian
 from contmax.kernels import means
+from line_checks import drawn, value_and_gradients
 
 pytestmark = pytest.mark.usefixtures("triton_takes_cpu_tensors")
 
@@ -18,35 +19,12 @@ ON_TORCH = {"cuda"}
 ALPHAS = [0.45, 0.7, 0.979, 0.981, 0.9999, 1.0, 1.0001, 1.07, 1.249, 1.251, 1.6, 2.0, 2.7, 30.0]
 
 
-def drawn(count, functions):
-    generator = torch.Generator().manual_seed(5)
-
-    def uniform(size, low, high):
-        return low + (high - low) * torch.rand(size, generator=generator)
-
-    loc, scale = uniform(count, -0.3, 1.3), 10 ** uniform(count, -3, 0.5)
-    return loc, scale, uniform(functions, 0, 1), 10 ** uniform(functions, -2, 0)
-
-
-def value_and_gradients(alpha, loc, scale, centre, width):
-    """r, and the gradients of a fixed mixture of its entries, α's among them if it is a tensor."""
-    basis = GaussianBasis(centre, width, learnable=True)
-    inputs = [x.clone().requires_grad_() for x in (loc, scale)]
-    if isinstance(alpha, torch.Tensor):
-        alpha = alpha.to(loc.dtype).requires_grad_()
-        inputs.append(alpha)
-    r = contmax.expectation(BetaGaussian(*inputs[:2], alpha, validate_args=False), basis)
-    mixture = torch.linspace(0.5, 1.5, r.shape[-1], dtype=r.dtype)
-    cotangent = mixture / r.detach().amax(-1, keepdim=True).clamp(min=1e-30)
-    return r, *torch.autograd.grad(r, (*inputs, *basis.parameters()), cotangent)
-
-
 def is_a_kernel(r):
     return r.grad_fn.rule == means.ANY_ALPHA
 
 
 def test_a_tensor_alpha():
-    inputs, alpha = drawn(len(ALPHAS), 33), torch.tensor(ALPHAS)
+    inputs, alpha = drawn(len(ALPHAS), 33, seed=5), torch.tensor(ALPHAS)
     r, *gradients = value_and_gradients(alpha, *inputs)
     assert is_a_kernel(r)
     exact, *true = value_and_gradients(alpha.double(), *(x.double() for x in inputs))
@@ -58,7 +36,7 @@ def test_a_tensor_alpha():
 
 @pytest.mark.parametrize("alpha", [0.8, 1.1, 1.7])
 def test_a_number(alpha):
-    inputs = drawn(2, 7)
+    inputs = drawn(2, 7, seed=5)
     r, *gradients = value_and_gradients(alpha, *inputs)
     assert is_a_kernel(r)
     exact, *true = value_and_gradients(alpha, *(x.double() for x in inputs))
@@ -96,7 +74,7 @@ def test_alpha_beyond_all_bounds_is_uniform():
 
 @pytest.mark.parametrize(("count", "functions"), [(0, 3), (1, 1), (2, 520)])
 def test_odd_sizes_and_strides(count, functions, monkeypatch):
-    loc, _, centre, width = drawn(max(count, 1), functions)
+    loc, _, centre, width = drawn(max(count, 1), functions, seed=5)
     loc = loc[:count].expand(2, count).mT.clone().requires_grad_()
     alpha = torch.tensor(1.4, requires_grad=True)  # one for all
     basis = GaussianBasis(centre, width.clamp(min=0.1))
@@ -112,7 +90,7 @@ def test_odd_sizes_and_strides(count, functions, monkeypatch):
 def test_many_densities_share_the_gradients_of_the_basis(monkeypatch):
     from contmax.kernels.means import _gpu_any_alpha
 
-    inputs, alpha = drawn(5, 5), torch.linspace(0.9, 1.6, 5)
+    inputs, alpha = drawn(5, 5, seed=5), torch.linspace(0.9, 1.6, 5)
     expected = value_and_gradients(alpha, *inputs)
     monkeypatch.setattr(_gpu_any_alpha, "_FEW", 2)
     torch.testing.assert_close(value_and_gradients(alpha, *inputs), expected, rtol=1e-5, atol=1e-4)

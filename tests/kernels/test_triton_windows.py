@@ -12,31 +12,12 @@ from contmax.basis import GaussianBasis
 from contmax.densities import BetaGaussian
 from contmax.expectations._expectation import expectation_by
 from contmax.kernels import means
+from line_checks import drawn, require_a_millionth, require_errors_at_most_twice, value_and_gradients
 
 pytestmark = pytest.mark.usefixtures("triton_takes_cpu_tensors")
 
 ALPHAS = [1.0, 2.0, 1.5, 4 / 3, 1.25, math.inf]
 ON_TRITON, ON_TORCH = {"cpu"}, {"cuda"}
-
-
-def drawn(count, functions, seed=7):
-    generator = torch.Generator().manual_seed(seed)
-
-    def uniform(size, low, high):
-        return low + (high - low) * torch.rand(size, generator=generator)
-
-    loc, scale = uniform(count, -0.3, 1.3), 10 ** uniform(count, -3, 0.5)
-    return loc, scale, uniform(functions, 0, 1), 10 ** uniform(functions, -2, 0)
-
-
-def value_and_gradients(alpha, loc, scale, centre, width):
-    """r, and the gradients of a fixed mixture of its entries."""
-    basis = GaussianBasis(centre, width, learnable=True)
-    loc, scale = loc.clone().requires_grad_(), scale.clone().requires_grad_()
-    r = contmax.expectation(BetaGaussian(loc, scale, alpha), basis)
-    mixture = torch.linspace(0.5, 1.5, r.shape[-1], dtype=r.dtype)
-    cotangent = mixture / r.detach().amax(-1, keepdim=True).clamp(min=1e-30)
-    return r.detach(), *torch.autograd.grad(r, (loc, scale, *basis.parameters()), cotangent)
 
 
 def is_a_kernel(r):
@@ -52,27 +33,12 @@ def test_errs_at_most_twice_as_much_as_torch(alpha, seed, monkeypatch):
     monkeypatch.setattr(_backend.NUMBA, "works", False)
     plain = value_and_gradients(alpha, *inputs)
     exact = value_and_gradients(alpha, *(x.double() for x in inputs))
-    peak = exact[0].amax(-1, keepdim=True)
-    error, reference = (((r[0] - exact[0]).abs() / peak).max() for r in (compiled, plain))
-    assert error <= 2 * reference + 2e-7
-    for ours, theirs, true in zip(compiled[1:], plain[1:], exact[1:], strict=True):
-        unit = true.abs().max().clamp(min=1.0)  # at α = ∞ the scale does nothing
-        error, reference = ((g - true).abs().max() / unit for g in (ours, theirs))
-        assert error <= 2 * reference + 1e-6
+    require_errors_at_most_twice(compiled, plain, exact, floor=2e-7, gradient_floor=1e-6)
 
 
 @pytest.mark.parametrize("alpha", [2.0, 1.25])
 def test_errs_by_a_millionth_of_the_largest_expectation(alpha, monkeypatch):
-    """Over μ, μ_j ∈ [0, 1], σ² ∈ [1e-6, 10], σ_j ∈ [.01, 1], in units of the largest r for the same σ and σ_j."""
-    generator = torch.Generator().manual_seed(3)
-    loc, scale = torch.rand(32, generator=generator), 10 ** (3.5 * torch.rand(32, generator=generator) - 3)
-    centre, width = torch.rand(16, generator=generator), 10 ** (2 * torch.rand(16, generator=generator) - 2)
-    single = contmax.expectation(BetaGaussian(loc, scale, alpha), GaussianBasis(centre, width))
-    density = BetaGaussian(loc.double(), scale.double(), alpha)
-    double = contmax.expectation(density, GaussianBasis(centre.double(), width.double()))
-    centred = BetaGaussian(torch.zeros(32).double(), scale.double(), alpha)
-    largest = contmax.expectation(centred, GaussianBasis(torch.zeros(16).double(), width.double()))
-    assert ((single.double() - double).abs() / largest).max() <= 1e-6
+    require_a_millionth(alpha, 32, 16)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import contmax
 from contmax_lab import bench
 from contmax_lab.bench import __main__ as command
 from contmax_lab.bench import _entmax_attention
+from contmax_lab.bench._decode import decode_figures
 from contmax_lab.bench._entmax_attention import entmax_attention_figures, peer_figures
 from contmax_lab.bench._gpu_attention import attention_figures, draw_growth, growth_figures
 from contmax_lab.bench._gpu_maps import _least_bytes, losses_figures, maps_figures
@@ -290,3 +291,15 @@ def test_peers_are_causal_where_we_are(monkeypatch):
     found = measured_beside(monkeypatch, library)
     assert found["random", "adasplash v1"].value == 3.0
     assert found["random", "adasplash v2"].value is None
+
+
+def test_decoding_beside_the_fastest_kernels():
+    figures = list(decode_figures(bench.QUICK, StandIn()))
+    times = {figure.column: figure for figure in figures if "device time" in figure.table}
+    assert {name: figure.value for name, figure in times.items()} == dict.fromkeys(times, 2.0)
+    assert times["flat"].details["kernels"] == "MATH"  # the only one on a CPU
+    assert times["flat"].details["keys_with_weight"] == 1.0
+    assert 0 < times["random"].details["keys_with_weight"] < 1
+    speeds = {figure.column: figure.value for figure in figures if "gigabytes" in figure.table}
+    assert speeds["softmax, flat"] == pytest.approx(2 * speeds["flat"])
+    assert speeds["random"] < speeds["flat"]

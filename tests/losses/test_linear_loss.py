@@ -176,14 +176,17 @@ def test_autocast(alpha):
         torch.testing.assert_close(got, expected, rtol=0.1, atol=0.02 * float(expected.detach().abs().max()))
 
 
-def test_only_what_needs_a_gradient_gets_one():
-    hidden, weight, bias, target = layer()
+def require_gradients_of_single_inputs(hidden, weight, bias, target):
     expected = value_and_gradients(two_steps, hidden, weight, bias, target)[1:]
     for live in range(3):
         tensors = [x.detach().requires_grad_(i == live) for i, x in enumerate((hidden, weight, bias))]
         loss = -linear_entmax_loss(tensors[0], tensors[1], target, bias=tensors[2])
         torch.testing.assert_close(torch.autograd.grad(loss, tensors[live])[0], expected[live])
     assert not linear_entmax_loss(hidden.detach(), weight.detach(), target).requires_grad
+
+
+def test_only_what_needs_a_gradient_gets_one():
+    require_gradients_of_single_inputs(*layer())
 
 
 @pytest.mark.parametrize("alpha", [1.5, 3.0])

@@ -3,7 +3,15 @@
 import numpy as np
 import pytest
 import torch
-from test_linear_loss import BF16, F16, F32, layer, two_steps, value_and_gradients
+from test_linear_loss import (
+    BF16,
+    F16,
+    F32,
+    layer,
+    require_gradients_of_single_inputs,
+    two_steps,
+    value_and_gradients,
+)
 from torch.nn import functional as F
 
 from contmax import entmax
@@ -195,13 +203,7 @@ def test_cotangents_that_are_not_finite_reach_every_class(cotangent):
 
 
 def test_only_what_needs_a_gradient_gets_one(short_lists):
-    hidden, weight, bias, target = mixed(4, 5, 20)
-    expected = value_and_gradients(two_steps, hidden, weight, bias, target)[1:]
-    for live in range(3):
-        tensors = [x.detach().requires_grad_(i == live) for i, x in enumerate((hidden, weight, bias))]
-        loss = -linear_entmax_loss(tensors[0], tensors[1], target, bias=tensors[2])
-        torch.testing.assert_close(torch.autograd.grad(loss, tensors[live])[0], expected[live])
-    assert not linear_entmax_loss(hidden.detach(), weight.detach(), target).requires_grad
+    require_gradients_of_single_inputs(*mixed(4, 5, 20))
 
 
 def test_half_precision_is_as_accurate_as_two_steps(short_lists):

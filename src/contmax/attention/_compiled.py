@@ -20,7 +20,7 @@ from contmax.attention._reference import reference_gradients
 from contmax.kernels import attention as kernels
 from contmax.maps._half_precision import widened_scores
 
-# For fewer queries all weights are few, and a product of matrices of that height would be mostly padding.
+# Fewer queries than these are decoded where no gradient is needed: blocks of the other kernels would be mostly padding.
 _FEWEST_QUERIES = 32
 
 
@@ -39,7 +39,7 @@ def backend_of_attention(inputs: Inputs, dropout_p: float) -> Backend:
     backend = backend_of(query if is_wide else query.new_empty(0, dtype=wide_dtype(query.dtype)))
     if backend is Backend.TRITON:
         # The size comes last: a traced program is guarded by every size that it compares.
-        fits = kernels.attention_fits(*inputs[:3]) and query.shape[-2] >= _FEWEST_QUERIES
+        fits = kernels.attention_fits(*inputs[:3]) and (query.shape[-2] >= _FEWEST_QUERIES or _can_decode(inputs))
     elif backend is Backend.NUMBA and not is_traced:
         fits = 0 not in (*query.shape, *inputs.value.shape)
         if isinstance(alpha, Tensor):
@@ -51,8 +51,10 @@ def backend_of_attention(inputs: Inputs, dropout_p: float) -> Backend:
 
 def attend_fused(inputs: Inputs) -> Tensor:
     """Means of the values by Triton's kernels, (*batch, H, Q, c), in the dtype of the query."""
-    # The kernels read no key behind the last of a sequence.
-    inputs = masked_as_zeros(inputs._replace(lengths=None))._replace(lengths=inputs.lengths)
+    is_decoding = inputs.query.shape[-2] < _FEWEST_QUERIES
+    if not is_decoding:  # decoding reads no value without weight, and no score of a masked key
+        # The kernels read no key behind the last of a sequence.
+        inputs = masked_as_zeros(inputs._replace(lengths=None))._replace(lengths=inputs.lengths)
     batch = inputs.query.shape[:-3]
     scores = (*inputs.query.shape[:-1], inputs.key.shape[-2])
     query, key, value = (x if x.dim() == 4 else x.reshape(-1, *x.shape[-3:]) for x in inputs[:3])
@@ -67,9 +69,20 @@ def attend_fused(inputs: Inputs) -> Tensor:
         inputs.diagonal,
         abs(inputs.scale),
     )
-    needs_gradient = torch.is_grad_enabled() and any(x.requires_grad for x in inputs.tensors)
-    output: Tensor = apply(_CompiledAttention, True, needs_gradient, *one_batch)[0]
+    if is_decoding:
+        output: Tensor = kernels.decoding(*one_batch[:3], _per_head(one_batch), _options(one_batch))
+    else:
+        output = apply(_CompiledAttention, True, _needs_gradient(inputs), *one_batch)[0]
     return output if len(batch) == 1 else output.reshape(*batch, *output.shape[1:])
+
+
+def _can_decode(inputs: Inputs) -> bool:
+    """Whether the kernels for few queries, which know no gradients, take these arguments."""
+    return not _needs_gradient(inputs) and kernels.decoding_fits(*inputs[:3])
+
+
+def _needs_gradient(inputs: Inputs) -> bool:
+    return torch.is_grad_enabled() and any(x.requires_grad for x in inputs.tensors)
 
 
 def attend_listed(inputs: Inputs) -> Tensor:

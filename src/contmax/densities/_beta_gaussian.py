@@ -1,7 +1,5 @@
 """β-Gaussians on the real line: the Ω_α-map of a quadratic score."""
 
-import dataclasses
-import math
 from typing import ClassVar, Self
 
 import torch
@@ -10,10 +8,9 @@ from torch.types import _size
 
 from contmax._precision import in_dtype
 from contmax._typing import Float
-from contmax.densities._beta_law import BetaLaw, draw_offsets, line_law
+from contmax.densities._beta_law import draw_offsets, line_law
 from contmax.densities._elliptical import Elliptical, adjustable_profile, index_of_moments, weighted_moments
-from contmax.densities._line import LineDensity, offset_in
-from contmax.densities._line_rule import Landmarks
+from contmax.densities._line import LineDensity, LineLaw, offset_in
 from contmax.densities._scale import DiagonalScale
 from contmax.densities._validation import Number, Samples, as_parameters, as_samples, require_positive, require_spread
 
@@ -48,25 +45,21 @@ class BetaGaussian(Elliptical, LineDensity):
     """
 
     _batched: ClassVar = {"loc": 0, "scale": 0, "alpha": 0}
+    _kinks = 0
 
     def __init__(self, loc: Number, scale: Number, alpha: Number = 2.0, *, validate_args: bool | None = None) -> None:
         LineDensity.__init__(self, loc, scale, validate_args=validate_args)
         self._set_index(alpha, validate_args)
 
-    @property
-    def _sigma(self) -> DiagonalScale:
-        """σ² as a 1×1 matrix."""
-        return DiagonalScale(self.scale.unsqueeze(-1))
-
-    def _half_log_det(self) -> Tensor:
-        return self._wide(self.scale).log()
+    def _rebind(self) -> None:
+        super()._rebind()
+        self._sigma = DiagonalScale(self._wide(self.scale).unsqueeze(-1))
 
     def _delta(self, points: Tensor) -> Tensor:
         return offset_in(self._wide(self.scale), points - self._wide(self.loc)).square()
 
-    def _delta_in_units(self, points: Tensor, log_unit: Tensor) -> Tensor:
-        # Divide before squaring: the square of the distance may overflow although the quotient does not.
-        return offset_in(self._wide(self.scale) * log_unit.exp(), points - self._wide(self.loc)).square()
+    def _delta_in_units(self, points: Tensor) -> Tensor:
+        return offset_in(self.unit(), points - self._wide(self.loc)).square()
 
     @property
     def variance(self) -> Float[Tensor, "*batch"]:
@@ -132,8 +125,9 @@ class BetaGaussian(Elliptical, LineDensity):
         mean, variance = as_parameters(mean=mean, variance=variance)
         require_positive("variance", variance, "Pass the square of a standard deviation.", validate_args)
         profile = adjustable_profile(alpha, 1, "variance", validate_args)
-        scale = in_dtype(profile.scale_of_variance(cls._wide(variance)), variance.dtype)
-        return cls._made(mean, scale, alpha, validate_args=validate_args)
+        wide = cls._wide(variance)
+        scale = profile.scale_of_unit((profile.unit_sq_of("variance", wide) * wide).sqrt())
+        return cls._made(mean, in_dtype(scale, variance.dtype), alpha, validate_args=validate_args)
 
     @classmethod
     def from_support(cls, low: Number, high: Number, alpha: Number = 2.0, *, validate_args: bool | None = None) -> Self:
@@ -157,8 +151,8 @@ class BetaGaussian(Elliptical, LineDensity):
         """
         middle, half_width = cls._middle_and_half_width(low, high, validate_args)
         profile = adjustable_profile(alpha, 1, "support", validate_args)
-        scale = in_dtype(profile.half_log_det_of_support(half_width.log()).exp(), middle.dtype)
-        return cls._made(middle, scale, alpha, validate_args=validate_args)
+        scale = profile.scale_of_unit(profile.unit_sq_of("support", half_width) ** 0.5 * half_width)
+        return cls._made(middle, in_dtype(scale, middle.dtype), alpha, validate_args=validate_args)
 
     @classmethod
     def fit(cls, samples: Samples, alpha: Number | None = 2.0, *, weights: Tensor | None = None) -> Self:
@@ -198,35 +192,19 @@ class BetaGaussian(Elliptical, LineDensity):
     def _stretched(self, factor: Tensor, alpha: Number) -> "BetaGaussian":
         return BetaGaussian(self.loc, self._round(factor * self._wide(self.scale)), alpha)
 
-    def law(self) -> BetaLaw:
+    def law(self) -> LineLaw:
         """The law of (t−μ)/unit, by the cheapest exact route that α allows."""
         return line_law(self._profile)
 
     def unit(self) -> Tensor:
-        """√ρ·σ, or the half-width where the law is a polynomial."""
-        return self._wide(self.scale) * self.law().unit(self._half_log_det())
-
-    def _is_bounded(self) -> bool:
-        return not isinstance(self.alpha, Tensor) and self.alpha > 1
-
-    def landmarks(self) -> Landmarks:
-        """As for every symmetric density; the score, a parabola, has no kink."""
-        landmarks = super().landmarks()
-        return dataclasses.replace(landmarks, bends=landmarks.bends[:0])
-
-    def _half_width(self) -> Tensor:
-        if not isinstance(self.alpha, Tensor) and 1 < self.alpha < math.inf:
-            return self._profile.half_width(self._wide(self.scale))
-        radius = self._profile.radius(self._half_log_det())
-        unbounded = radius == math.inf
-        # A zero gradient times an infinite radius would be NaN.
-        return torch.where(unbounded, math.inf, torch.where(unbounded, 1.0, radius) * self._wide(self.scale))
+        """√ρ·σ, or the half-width for α = ∞."""
+        return self._profile.unit(self._wide(self.scale))
 
     def rsample(self, sample_shape: _size = torch.Size()) -> Tensor:  # noqa: B008
         """Exact draws with gradients to loc, scale and alpha; shape ``(*sample_shape, *batch)``."""
         shape = torch.Size(sample_shape) + self.batch_shape
-        offsets, factor = draw_offsets(self._profile, self._half_log_det(), shape)
-        return self._draws(factor * self._wide(self.scale) * offsets.squeeze(-1))
+        unit = self.unit()
+        return self._draws(unit * draw_offsets(self._profile, shape, unit).squeeze(-1))
 
     @classmethod
     def _made(cls, loc: Tensor, scale: Tensor, alpha: Number, *, validate_args: bool | None) -> Self:

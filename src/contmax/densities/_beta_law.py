@@ -1,7 +1,7 @@
 r"""The law of a β-Gaussian: its distribution function by the cheapest exact route for each α, and exact draws.
 
-A law on the line measures distances in its own unit: √ρ·σ, or the half-width a where the law is a polynomial. Draws do
-not invert the distribution function. With z standard normal in N dimensions and g an independent gamma variable,
+The unit of a law on the line is √ρ·σ, or the half-width for α = ∞. Draws do not invert the distribution function. With
+z standard normal in N dimensions and g an independent gamma variable,
 
 .. math:: t = \mu + \frac{R\,Lz}{\sqrt{\|z\|^2 + 2g}}, \quad g \sim \Gamma(k+1) \quad (\alpha > 1); \qquad
           t = \mu + \frac{c\,Lz}{\sqrt{2g}}, \quad g \sim \Gamma(\tfrac\nu2) \quad (\alpha < 1)
@@ -26,18 +26,7 @@ _NEWTON_STEPS = 8
 _ERLANG_MAX = 6.0
 
 
-class BetaLaw(LineLaw):
-    """The law of a β-Gaussian, by default in units of √ρ·σ."""
-
-    def __init__(self, profile: Profile) -> None:
-        self._profile = profile
-
-    def unit(self, half_log_det: Tensor) -> Tensor:
-        """The unit over σ."""
-        return (0.5 * self._profile.log_rho(half_log_det)).exp()
-
-
-class NormalLaw(BetaLaw):
+class NormalLaw(LineLaw):
     """α = 1, where ρ = 1."""
 
     def tail(self, depth: Tensor) -> Tensor:
@@ -45,34 +34,30 @@ class NormalLaw(BetaLaw):
         return 0.5 * torch.erfc(depth * math.sqrt(0.5))
 
     def depth(self, tail: Tensor) -> Tensor:
-        depth: Tensor = -torch.special.ndtri(tail)
-        return depth
+        return torch.neg(torch.special.ndtri(tail))
 
 
-class PolynomialLaw(BetaLaw):
-    r"""α = 1 + 1/n: with z = (1−d)/2 the tail is :math:`I_z(n+1,n+1) = \sum_{j>n} \binom{2n+1}{j} z^j (1-z)^{2n+1-j}`.
+class PolynomialLaw(LineLaw):
+    r"""α = 1 + 1/n: with z = (1−d/R)/2 the tail is :math:`\sum_{j>n} \binom{2n+1}{j} z^j (1-z)^{2n+1-j}`.
 
     All terms are positive. n = 0 is the uniform member.
     """
 
-    reach = 1.0
+    reach: float
 
-    def __init__(self, degree: int, profile: Profile) -> None:
-        super().__init__(profile)
-        self._degree = degree
-
-    def unit(self, half_log_det: Tensor) -> Tensor:
-        return self._profile.radius(half_log_det)
+    def __init__(self, degree: int, reach: float) -> None:
+        self._degree, self.reach = degree, reach
 
     def tail(self, depth: Tensor) -> Tensor:
-        return self._value(0.5 * (1 - depth).clamp(min=0))
+        return self._value(0.5 * (1 - depth / self.reach).clamp(min=0))
 
     def depth(self, tail: Tensor) -> Tensor:
         if self._degree == 0:
-            return 1 - 2 * tail
+            return self.reach * (1 - 2 * tail)
         with torch.no_grad():
             start = self._search(tail.detach())
-        return 1 - 2 * implicit_root(start, lambda z: (self._value(z) - tail, self._slope(z)))
+        root = implicit_root(start, lambda z: (self._value(z) - tail, self._slope(z)))
+        return self.reach * (1 - 2 * root)
 
     def _value(self, z: Tensor) -> Tensor:
         n = self._degree
@@ -96,39 +81,30 @@ class PolynomialLaw(BetaLaw):
         return z
 
 
-class GeneralLaw(BetaLaw):
+class GeneralLaw(LineLaw):
     """Any α, number or tensor, through the law of the radius."""
 
-    def __init__(self, profile: Profile) -> None:
-        super().__init__(profile)
-        alpha = profile.alpha
-        if isinstance(alpha, Tensor):
-            gap = alpha.double() - 1
-            self.reach = torch.where(gap > 0, (2 / torch.where(gap > 0, gap, 1.0)).sqrt(), math.inf)
-        else:
-            self.reach = math.sqrt(2 / (alpha - 1)) if alpha > 1 else math.inf
+    def __init__(self, alpha: float | Tensor, reach: float | Tensor) -> None:
+        self._alpha, self.reach = alpha, reach
 
     def tail(self, depth: Tensor) -> Tensor:
-        gap = float64_of(self._profile.alpha, depth) - 1
+        gap = float64_of(self._alpha, depth) - 1
         return 0.5 * radial_shares(depth.double(), gap, 1)[1].to(depth.dtype)
 
     def depth(self, tail: Tensor) -> Tensor:
-        return radial_quantile(2 * tail.double(), float64_of(self._profile.alpha, tail) - 1).to(tail.dtype)
+        return radial_quantile(2 * tail.double(), float64_of(self._alpha, tail) - 1).to(tail.dtype)
 
 
-def line_law(profile: Profile) -> BetaLaw:
+def line_law(profile: Profile) -> LineLaw:
     """The law for a one-dimensional profile."""
-    if isinstance(profile, UniformProfile):
-        return PolynomialLaw(0, profile)
-    alpha = profile.alpha
-    if isinstance(alpha, Tensor):
-        return GeneralLaw(profile)
-    if alpha == 1:
-        return NormalLaw(profile)
-    degree = round(1 / (alpha - 1))
-    if 1 <= degree <= _POLYNOMIAL_MAX and abs(degree * (alpha - 1) - 1) < 1e-14:
-        return PolynomialLaw(degree, profile)
-    return GeneralLaw(profile)
+    alpha, reach = profile.alpha, profile.reach
+    if not isinstance(alpha, Tensor) and not isinstance(reach, Tensor):
+        if alpha == 1:
+            return NormalLaw()
+        degree = round(1 / (alpha - 1))
+        if 0 <= degree <= _POLYNOMIAL_MAX and abs(degree - 1 / (alpha - 1)) <= 1e-14 * degree:
+            return PolynomialLaw(degree, reach)
+    return GeneralLaw(alpha, reach)
 
 
 def radial_cdf(profile: Profile, radius: Tensor, half_log_det: Tensor) -> Tensor:
@@ -136,28 +112,22 @@ def radial_cdf(profile: Profile, radius: Tensor, half_log_det: Tensor) -> Tensor
     if isinstance(profile, UniformProfile):
         return (radius / profile.radius(half_log_det)).clamp(0, 1) ** profile.dim
     gap = float64_of(profile.alpha, radius) - 1
-    standard = radius.clamp(min=0).double() * (-0.5 * profile.log_rho(half_log_det.double())).exp()
+    standard = radius.clamp(min=0).double() * (-profile.log_unit(half_log_det.double())).exp()
     return radial_shares(standard, gap, profile.dim)[0].to(radius.dtype)
 
 
-def draw_offsets(profile: Profile, half_log_det: Tensor, shape: torch.Size) -> tuple[Tensor, Tensor]:
-    """Standard offsets ``(*shape, N)`` and a scale that broadcasts to ``(*shape)``: t = μ + scale·L·offset.
-
-    For a number α > 1 the offsets are points of the open unit ball and the scale is R, else they are draws from the
-    standard β-Gaussian and the scale is √ρ.
-    """
-    if isinstance(profile, UniformProfile):
-        return _ball(profile.dim, 0.0, shape, half_log_det), profile.radius(half_log_det)
-    if isinstance(profile.alpha, Tensor):
-        offsets = _mixed(profile.alpha, profile.dim, shape, half_log_det)
-        return offsets, (0.5 * profile.log_rho(half_log_det)).exp()
-    gap = profile.alpha - 1
+def draw_offsets(profile: Profile, shape: torch.Size, like: Tensor) -> Tensor:
+    """Draws from the standard β-Gaussian, ``(*shape, N)``, in the dtype of ``like``; the unit is √ρ, or R for α = ∞."""
+    alpha, dim = profile.alpha, profile.dim
+    if isinstance(alpha, Tensor):
+        return _mixed(alpha, dim, shape, like)
+    gap = alpha - 1
     if gap > 0:
-        return _ball(profile.dim, 1 / gap, shape, half_log_det), profile.radius(half_log_det)
-    normal = _normal((*shape, profile.dim), half_log_det)
+        return profile.reach * _ball(dim, 1 / gap, shape, like)
+    normal = _normal((*shape, dim), like)
     if gap < 0:
-        normal = normal * (-gap * _gamma(-1 / gap - profile.half, shape, half_log_det)).rsqrt().unsqueeze(-1)
-    return normal, (0.5 * profile.log_rho(half_log_det)).exp()
+        normal = normal * (-gap * _gamma(-1 / gap - dim / 2, shape, like)).rsqrt().unsqueeze(-1)
+    return normal
 
 
 def _mixed(alpha: Tensor, dim: int, shape: torch.Size, like: Tensor) -> Tensor:

@@ -90,6 +90,24 @@ class Density(Distribution):
         log_density = self._log_density(torch.where(endless, 0.0, points))
         return torch.where(endless.any(-1) if self.event_shape else endless, -math.inf, log_density)
 
+    def cdf(self, value: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+        """P(T ≤ t) on the line: 0 or 1 with zero gradient outside the support; relative accuracy in the lower tail.
+
+        Args:
+            value: points t, ``(*sample, *batch)``.
+
+        Returns:
+            Shape ``(*sample, *batch)``; differentiable in t and in all parameters.
+        """
+        points = self._points(value)
+        endless = torch.isinf(points)
+        share = self._cdf(torch.where(endless, 0.0, points))
+        return torch.where(endless, (points > 0).to(share.dtype), share).to(self._result_dtype(value))
+
+    def _cdf(self, points: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+        """P(T ≤ t) at finite points of the working dtype, unrounded."""
+        raise NotImplementedError(f"{type(self).__name__} has no distribution function.")
+
     def score(self, value: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
         r"""f(t), the score whose Ω_α-map is the density, :math:`p = \exp_{2-\alpha}(f - A)`.
 
@@ -208,9 +226,10 @@ class Density(Distribution):
         own = self._region()
         for owner, given in ((self, own), (other, region)):
             _require_bounded(owner, given)
-        if _dimension(own) != _dimension(region):
+        dims = [1 if isinstance(given, Intervals) else given.center.shape[-1] for given in (own, region)]
+        if dims[0] != dims[1]:
             raise ValueError(
-                f"supports must lie in the same space; got {_dimension(own)} and {_dimension(region)} dimensions. "
+                f"supports must lie in the same space; got {dims[0]} and {dims[1]} dimensions. "
                 "Pass Independent(Uniform(low, high), 1) for a box."
             )
         dtype = torch.promote_types(self.dtype, other.dtype) if isinstance(other, Density) else self.dtype
@@ -280,10 +299,6 @@ class Density(Distribution):
     def _extra_repr(self) -> list[str]:
         """Further parts of the representation, which are not batched tensors."""
         return []
-
-
-def _dimension(region: Region) -> int:
-    return 1 if isinstance(region, Intervals) else region.center.shape[-1]
 
 
 def _require_bounded(owner: object, region: Region) -> None:

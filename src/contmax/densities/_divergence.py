@@ -81,9 +81,8 @@ def _kl_beta_gaussians(p: Any, q: Any) -> Tensor:
         return divergence.to(dtype)
     if not p.event_shape:
         return kl_line(p, q)
-    wide = [unchecked(x, wide_dtype(dtype)) for x in (p, q)]
     # NaN stands for an unknown index: its support may be bounded.
-    if not _index(q) <= 1 and (_index(p) <= 1 or _leaves(*wide)):
+    if not _index(q) <= 1 and (_index(p) <= 1 or _leaves(p, q, 64 * torch.finfo(wide_dtype(dtype)).eps)):
         shape = torch.broadcast_shapes(p.batch_shape, q.batch_shape)
         return torch.full(shape, math.inf, dtype=dtype, device=p.loc.device)
     raise NotImplementedError(
@@ -92,30 +91,26 @@ def _kl_beta_gaussians(p: Any, q: Any) -> Tensor:
     )
 
 
-def _leaves(p: Any, q: Any) -> bool:
-    """Whether the support of p provably leaves that of q, in every batch element.
+def _leaves(p: Any, q: Any, slack: float) -> bool:
+    """Whether the support of p provably leaves that of q, by this share of its size, in every batch element.
 
     Maximises the distance from the centre of q over the ellipsoid of p, in coordinates in which q has a unit ball.
 
     Raises:
         NotImplementedError: on an accelerator or in a trace, where values cannot be read.
     """
-    inner, outer = p.radius, q.radius
-    if not is_eager_cpu(p.loc, p.scale_tril, q.loc, q.scale_tril, inner, outer):
+    inner, outer = p._region(), q._region()
+    if not is_eager_cpu(inner.center, inner.factor, outer.center, outer.factor):
         raise NotImplementedError(
             "the Kullback–Leibler divergence of β-Gaussians in several dimensions is infinite or has no closed form; "
             "which of the two depends on values on an accelerator or in a trace. Move both densities to the CPU to "
             "find out, or use contmax.losses.fenchel_young."
         )
-    if bool(torch.isinf(outer).any()):
+    if not bool(outer.bounded.all()):
         return False
-    if bool(torch.isinf(inner).all()):
-        return True
-    factor = q.scale_tril
     shape = torch.broadcast_shapes(p.batch_shape, q.batch_shape)
-    axes = torch.linalg.solve_triangular(factor, p.scale_tril.expand(*shape, -1, -1), upper=False)
-    axes = axes * (inner / outer)[..., None, None]
-    centre = torch.linalg.solve_triangular(factor, (p.loc - q.loc).unsqueeze(-1), upper=False) / outer[..., None, None]
+    axes = torch.linalg.solve_triangular(outer.factor, inner.factor.expand(*shape, -1, -1), upper=False)
+    centre = torch.linalg.solve_triangular(outer.factor, (inner.center - outer.center).unsqueeze(-1), upper=False)
     # Every right singular vector, turned towards the centre, starts a monotone ascent.
     u = torch.linalg.svd(axes).Vh.mT
     u = u * torch.where((axes @ u * centre).sum(-2, keepdim=True) < 0, -1.0, 1.0)
@@ -123,7 +118,7 @@ def _leaves(p: Any, q: Any) -> bool:
         u = axes.mT @ (axes @ u + centre)
         u = u / torch.linalg.vector_norm(u, dim=-2, keepdim=True).clamp(min=torch.finfo(u.dtype).tiny)
     farthest = torch.linalg.vector_norm(axes @ u + centre, dim=-2).amax(-1)
-    return bool((farthest > 1 + 64 * torch.finfo(u.dtype).eps).all())
+    return bool(((farthest > 1 + slack) | ~inner.bounded).all())
 
 
 def _index(density: Elliptical) -> float:

@@ -22,6 +22,8 @@ class Elliptical(Density):
     """A density that depends on t only through Δ = (t−μ)ᵀΣ⁻¹(t−μ), with the profile of index α."""
 
     _profile: Profile
+    #: Σ in the working dtype; on the line a 1×1 diagonal.
+    _sigma: Scale
     #: The α of a family that has only one; None if the constructor takes any.
     _only_alpha: ClassVar[float | None] = None
 
@@ -45,28 +47,20 @@ class Elliptical(Density):
     def _dim(self) -> int:
         return self.event_shape[0] if self.event_shape else 1
 
-    @property
-    @abstractmethod
-    def _sigma(self) -> Scale:
-        """Σ; on the line a 1×1 diagonal."""
-
-    @abstractmethod
     def _half_log_det(self) -> Float[Tensor, "..."]:
         """½ ln|Σ| in the working dtype."""
+        return self._sigma.half_log_det()
 
     @abstractmethod
     def _delta(self, points: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
         """Δ at points of the working dtype."""
 
     def _log_density(self, points: Tensor) -> Tensor:
-        half_log_det = self._half_log_det()
-        square = self._delta_in_units(points, self._profile.log_unit(half_log_det))
-        return self._profile.log_density(square, half_log_det)
+        return self._profile.log_density(self._delta_in_units(points), self._half_log_det())
 
-    def _delta_in_units(self, points: Tensor, log_unit: Tensor) -> Tensor:
-        """Δ/unit². Both factors are clamped to finite numbers: 0·∞ would give NaN at the centre and in gradients."""
-        largest = torch.finfo(log_unit.dtype).max
-        return self._delta(points).clamp(max=largest) * torch.exp(-2 * log_unit).clamp(max=largest)
+    @abstractmethod
+    def _delta_in_units(self, points: Tensor) -> Tensor:
+        """Δ/ρ, divided before squaring: the square of a distance may overflow although the quotient does not."""
 
     def _score(self, points: Tensor) -> Tensor:
         return -0.5 * self._delta(points)
@@ -77,13 +71,10 @@ class Elliptical(Density):
 
     @property
     def mean(self) -> Tensor:
-        """μ."""
+        """μ, the mode too, also of the uniform member, whose density is constant."""
         return self.loc
 
-    @property
-    def mode(self) -> Tensor:
-        """μ, also for the uniform member, whose density is constant."""
-        return self.loc
+    mode = mean
 
     @property
     def threshold(self) -> Float[Tensor, "*batch"]:
@@ -158,7 +149,7 @@ class Elliptical(Density):
                 "negative order grows towards its edge; neither is a β-Gaussian. Pass beta > 0, e.g. 2 - alpha."
             )
         log_stretch = self._profile.log_escort_stretch(float(beta), self._half_log_det())
-        return self._stretched((0.5 * log_stretch).exp(), 1 + (self.alpha - 1) / float(beta))
+        return self._stretched(log_stretch.exp(), 1 + (self.alpha - 1) / float(beta))
 
     @abstractmethod
     def _stretched(self, factor: Tensor, alpha: Number) -> Any:

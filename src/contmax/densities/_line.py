@@ -14,6 +14,7 @@ from contmax._typing import Float
 from contmax.deformed import log_beta
 from contmax.densities._density import Density, unchecked
 from contmax.densities._line_rule import Landmarks, line_expectation, stepped
+from contmax.densities._profile import extent
 from contmax.densities._region import Intervals
 from contmax.densities._validation import (
     Number,
@@ -109,6 +110,9 @@ class LineDensity(Density):
     }
     _batched: ClassVar[dict[str, int]] = {"loc": 0, "scale": 0}
 
+    #: The points where law or score may have a kink: the centre, or none.
+    _kinks: ClassVar[int] = 1
+
     scale: Tensor
 
     def __init__(self, loc: Number, scale: Number, *, validate_args: bool | None = None) -> None:
@@ -137,23 +141,24 @@ class LineDensity(Density):
 
     def _half_width(self) -> Tensor:
         """Half the length of the support, +∞ if it is unbounded, in the working dtype."""
-        law, unit = self.law(), self.unit()
-        return torch.full_like(unit, math.inf) if law.is_unbounded else (law.reach * unit).to(unit.dtype)
+        return extent(self.unit(), self.law().reach)
 
     def _log_density(self, points: Tensor) -> Tensor:
-        unit = self.unit()
-        offset = offset_in(unit, points - self._wide(self.loc))
-        return self.law().log_density(torch.where(offset < 0, -offset, offset)) - unit.log()
+        return self.law().log_density(self._side_and_depth(points)[1]) - self.unit().log()
+
+    def _side_and_depth(self, points: Tensor) -> tuple[Tensor, Tensor]:
+        """Whether points lie below μ, and their distances from it in units of the law."""
+        offset = offset_in(self.unit(), points - self._wide(self.loc))
+        below = offset < 0
+        # abs would not do: its derivative at 0 is 0, where the distribution function is steepest.
+        return below, torch.where(below, -offset, offset)
 
     @property
     def mean(self) -> Float[Tensor, "*batch"]:
-        """μ."""
+        """μ, the mode too."""
         return self.loc
 
-    @property
-    def mode(self) -> Float[Tensor, "*batch"]:
-        """μ, also for the uniform member, whose density is constant."""
-        return self.loc
+    mode = mean
 
     @property
     def variance(self) -> Float[Tensor, "*batch"]:
@@ -208,20 +213,17 @@ class LineDensity(Density):
         return line_expectation(centred, function)
 
     def landmarks(self) -> Landmarks:
-        """The ends of the support and the centre, where law and score may have a kink."""
+        """The ends of the support and the centre."""
         loc, half = self.loc.double(), self._half_width().double()
         low, high = loc - half, loc + half
-        if self._is_bounded():
+        # A tensor α may have entries with unbounded support.
+        if not isinstance(self.alpha, Tensor) and not self.law().is_unbounded:
             cuts = torch.stack([low, loc, high])
-            return Landmarks(low, high, loc, half.detach(), loc[None], cuts, bounded=True)
+            return Landmarks(low, high, loc, half.detach(), loc[None][: self._kinks], cuts, bounded=True)
         with torch.no_grad():
             deviation = self.law().depth(torch.full_like(self.unit(), _ONE_DEVIATION)) * self.unit()
         ends = [torch.where(torch.isfinite(end), end, loc) for end in (low, high)]
-        return stepped(low, high, loc, deviation.double(), [loc], ends)
-
-    def _is_bounded(self) -> bool:
-        """Whether the support is known to be bounded without reading the values of tensors."""
-        return not self.law().is_unbounded
+        return stepped(low, high, loc, deviation.double(), [loc][: self._kinks], ends)
 
     def _region(self) -> Intervals:
         loc, half = self._wide(self.loc).double().unsqueeze(-1), self._half_width().double().unsqueeze(-1)
@@ -233,49 +235,29 @@ class LineDensity(Density):
         return self._round(2 * self._half_width())
 
     @property
-    def semi_axes(self) -> Float[Tensor, "*batch"]:
-        """The half-width."""
-        return self.half_width
-
-    @property
     def half_width(self) -> Float[Tensor, "*batch"]:
-        """a: the support is μ ± a; +∞ if it is the whole line."""
+        """a, the only semi-axis: the support is μ ± a; +∞ if it is the whole line."""
         return self._round(self._half_width())
+
+    semi_axes = half_width
 
     @property
     def radius(self) -> Float[Tensor, "*batch"]:
         """R = half-width / scale."""
-        half_width = self._half_width()
-        unbounded = half_width == math.inf
-        # A zero gradient times an infinite width would be NaN.
-        ratio = torch.where(unbounded, 1.0, half_width) / self._wide(self.scale)
-        return self._round(torch.where(unbounded, math.inf, ratio))
+        return self._round(extent(self.unit() / self._wide(self.scale), self.law().reach))
 
     @constraints.dependent_property(is_discrete=False, event_dim=0)
     def support(self) -> constraints.Constraint:
         """The interval μ ± a, or the real line."""
-        if not isinstance(self.alpha, Tensor) and not self._is_bounded():
+        if self.law().is_unbounded:
             return constraints.real
         loc, half_width = self._wide(self.loc), self._half_width()
         return constraints.interval(loc - half_width, loc + half_width)
 
-    def cdf(self, value: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-        """P(T ≤ t): 0 or 1 with zero gradient outside the support; relative accuracy in the lower tail.
-
-        Args:
-            value: points t, ``(*sample, *batch)``.
-
-        Returns:
-            Shape ``(*sample, *batch)``; differentiable in t and in all parameters.
-        """
-        points = self._points(value)
-        endless = torch.isinf(points)
-        offset = offset_in(self.unit(), torch.where(endless, 0.0, points) - self._wide(self.loc))
-        below = offset < 0
-        # abs would not do: its derivative at 0 is 0, where the distribution function is steepest.
-        tail = self.law().tail(torch.where(below, -offset, offset))
-        share = torch.where(below, tail, 1 - tail)
-        return torch.where(endless, (points > 0).to(share.dtype), share).to(self._result_dtype(value))
+    def _cdf(self, points: Tensor) -> Tensor:
+        below, depth = self._side_and_depth(points)
+        tail = self.law().tail(depth)
+        return torch.where(below, tail, 1 - tail)
 
     def icdf(self, value: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
         """The quantile t with P(T ≤ t) = q; NaN for q outside [0, 1].

@@ -9,7 +9,7 @@ import contextlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -66,8 +66,7 @@ def landmarks_of(density: Distribution) -> Landmarks:
             f"{type(density).__name__} is discrete, so it has no density. Pass Empirical(points, weights)."
         )
     if callable(getattr(source, "landmarks", None)):
-        landmarks: Landmarks = source.landmarks()
-        return landmarks
+        return cast(Landmarks, source.landmarks())
     if getattr(source, "component_distribution", None) is not None:
         return union(landmarks_of(source.component_distribution))
     # Torch's other transformed distributions transform the interval (0, 1), which does not tell where the mass lies.
@@ -188,8 +187,8 @@ class LineRule:
         count: int | None = None,
         window: tuple[Tensor, Tensor] | None = None,
     ) -> None:
-        self._low, self._high, self._inner = (x.expand(shape) for x in (density.low, density.high, density.centre))
-        self._inner = self._inner.detach()
+        inner = density.centre.detach()
+        self._low, self._high, self._inner = (x.expand(shape) for x in (density.low, density.high, inner))
         at = _aligned(density.cuts, shape).sort(0).values
         middle = (0.5 * (at[0] + at[-1])).detach()
         self._cuts = at.detach()
@@ -273,8 +272,7 @@ def line_expectation(density: Distribution, function: Callable[[Tensor, Tensor],
     """E_p of a function of t and ln p(t), in float64, for a density that answers off its support."""
     rule = LineRule(landmarks_of(density), density.batch_shape)
     log_p, alive = rule.log_density(density)
-    masses = torch.where(alive, rule.shares * log_p.exp(), 0.0)
-    return (masses * function(rule.points, torch.where(alive, log_p, 0.0))).sum(0)
+    return torch.where(alive, rule.shares * log_p.exp() * function(rule.points, log_p), 0.0).sum(0)
 
 
 def _piece(

@@ -6,7 +6,7 @@ which defines its half-width a.
 
 import math
 from collections.abc import Callable
-from typing import Self
+from typing import Self, cast
 
 import torch
 from torch import Tensor
@@ -227,8 +227,7 @@ class CallableGenerator:
 
     def slope(self, x: Tensor) -> Tensor:
         """g'(x)."""
-        slope: Tensor = torch.func.grad(lambda t: self.value(t).sum())(x)
-        return slope
+        return cast(Tensor, torch.func.grad(lambda t: self.value(t).sum())(x))
 
     def reach(self, device: torch.device) -> Tensor:
         """a, a float64 scalar, differentiable in whatever g depends on."""
@@ -329,11 +328,6 @@ class LocationScale(LineDensity):
     def _score(self, points: Tensor) -> Tensor:
         scale = self.unit()
         return -self._g.slope((points - self._wide(self.loc)).abs() / scale) / scale
-
-    @property
-    def threshold(self) -> Float[Tensor, "*batch"]:
-        """λ = −g'(a)/σ, with p = [f − λ]₊."""
-        return self._round(-self._g.slope(self._g.reach(self.loc.device)) / self.unit())
 
     @classmethod
     def from_moments(

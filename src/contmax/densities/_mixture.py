@@ -32,7 +32,7 @@ class _WeightedSum(Density):
 
     @abstractmethod
     def _draws_of_parts(self, sample_shape: Size) -> Tensor:
-        """Draws from each part, ``(*sample_shape, *batch, K)`` or ``(*sample_shape, *batch, K, N)``."""
+        """Draws from each part, broadcastable to ``(*sample_shape, *batch, K)`` or to that and N."""
 
     def _spread(self, points: Tensor) -> Tensor:
         """Points with a dimension for the parts."""
@@ -178,19 +178,11 @@ class Mixture(_WeightedSum):
         dead = total == 0
         return torch.where(dead, -math.inf, torch.log(torch.where(dead, 1.0, total)) + largest.squeeze(-1))
 
-    def _moment_of_parts(self, name: str) -> Tensor:
-        moment: Tensor = getattr(self._components(), name)
-        return moment
+    def _moment_of_parts(self, name: str) -> Any:
+        return getattr(self._components(), name)
 
     def _draws_of_parts(self, sample_shape: Size) -> Tensor:
         return self.component_distribution.sample(sample_shape)
-
-    def cdf(self, value: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-        """P(T ≤ t) on the line, Σ wₖ Fₖ(t); arguments as ``log_prob``."""
-        points = self._points(value)
-        endless = torch.isinf(points)
-        share = self._cdf(torch.where(endless, 0.0, points))
-        return torch.where(endless, (points > 0).to(share.dtype), share).to(self._result_dtype(value))
 
     def _cdf(self, points: Tensor) -> Tensor:
         return self._average(self._components().cdf(self._spread(points)), 0)
@@ -327,14 +319,14 @@ class Empirical(_WeightedSum):
         return self._wide(self.samples) if name == "mean" else 0.0
 
     def _draws_of_parts(self, sample_shape: Size) -> Tensor:
-        return self.samples.expand(sample_shape + self.samples.shape)
+        return self.samples
 
     def cdf(self, value: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
         """The share of the samples that do not exceed t, on the line; no gradient to t."""
         points = self._points(value)
         ordered, reached = self._steps()
         count = (ordered <= points.unsqueeze(-1)).sum(-1)
-        share = self._pick(pad(reached, (1, 0)), count)
+        share = _picked(pad(reached, (1, 0)), count)
         return torch.where(points.isnan(), math.nan, share).to(self._result_dtype(value))
 
     def icdf(self, value: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
@@ -345,8 +337,8 @@ class Empirical(_WeightedSum):
         index = (reached < q.unsqueeze(-1)).sum(-1).clamp(max=last)
         # A q between two values of the cdf may be one of them, rounded differently: 0.8 and eight times 0.1.
         lenient = (reached < q.unsqueeze(-1) * (1 - 4 * torch.finfo(q.dtype).eps)).sum(-1).clamp(max=last)
-        index = torch.where(self._pick(reached, index) == q, index, lenient)
-        return torch.where((q >= 0) & (q <= 1), self._pick(ordered, index), math.nan).to(self._result_dtype(value))
+        index = torch.where(_picked(reached, index) == q, index, lenient)
+        return torch.where((q >= 0) & (q <= 1), _picked(ordered, index), math.nan).to(self._result_dtype(value))
 
     def _steps(self) -> tuple[Tensor, Tensor]:
         """The samples in increasing order, and the cdf at each."""
@@ -355,11 +347,6 @@ class Empirical(_WeightedSum):
         # Rounding must not leave the last sample short of 1.
         return ordered, reached / reached[..., -1:]
 
-    def _pick(self, table: Tensor, index: Tensor) -> Tensor:
-        """The entry of each row at the index."""
-        shape = torch.broadcast_shapes(index.shape, self.batch_shape)
-        return _picked(table.expand(*shape, -1), index.expand(shape), 0)
-
     def rsample(self, sample_shape: _size = torch.Size()) -> Tensor:  # noqa: B008
         """Not defined: a draw is one of the samples and does not depend smoothly on the weights."""
         raise NotImplementedError(
@@ -367,10 +354,11 @@ class Empirical(_WeightedSum):
         )
 
 
-def _picked(table: Tensor, index: Tensor, event_dims: int) -> Tensor:
-    """The entry of each row that an index names: table ``(*shape, K, *event)``, index ``(*shape)``."""
-    where = index.reshape(index.shape + (1,) * (1 + event_dims))
-    return table.gather(index.ndim, where.expand(*index.shape, 1, *table.shape[index.ndim + 1 :])).squeeze(index.ndim)
+def _picked(table: Tensor, index: Tensor, event_dims: int = 0) -> Tensor:
+    """The entry of each row that an index names: table ``(*batch, K, *event)``, index ``(*sample, *batch)``."""
+    parts, *event = table.shape[table.ndim - 1 - event_dims :]
+    where = index.reshape(index.shape + (1,) * (1 + event_dims)).expand(*index.shape, 1, *event)
+    return table.expand(*index.shape, parts, *event).gather(index.ndim, where).squeeze(index.ndim)
 
 
 def _logits_of(weights: Categorical) -> Tensor:

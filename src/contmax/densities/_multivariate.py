@@ -1,6 +1,5 @@
 """β-Gaussians in N dimensions: the Ω_α-map of a quadratic score."""
 
-from collections.abc import Callable
 from typing import ClassVar, Self
 
 import torch
@@ -12,7 +11,7 @@ from contmax._typing import Float
 from contmax.densities._beta_law import draw_offsets, radial_cdf
 from contmax.densities._density import Condition
 from contmax.densities._elliptical import Elliptical, adjustable_profile, weighted_moments
-from contmax.densities._profile import Profile
+from contmax.densities._profile import log
 from contmax.densities._region import EllipsoidRegion
 from contmax.densities._scale import Scale, given_scale, scale_of
 from contmax.densities._validation import (
@@ -91,35 +90,30 @@ class MultivariateBetaGaussian(Elliptical):
         """Set the attributes, after checks of location and index."""
         require_finite("loc", loc, validate_args)
         batch = broadcast_batch(loc=loc.shape[:-1], scale=scale.batch_shape)
-        self.loc, self._scale = expanded(loc, (*batch, scale.dim)), scale
+        self.loc, self._sigma = expanded(loc, (*batch, scale.dim)), scale
         super().__init__(batch, torch.Size([scale.dim]))
         self._set_index(alpha, validate_args)
 
     @property
     def scale_matrix(self) -> Float[Tensor, "*batch N N"]:
         """Σ."""
-        return self._of_batch(self._scale.matrix(), 2)
+        return self._of_batch(self._sigma.matrix(), 2)
 
     @property
     def scale_tril(self) -> Float[Tensor, "*batch N N"]:
         """L, lower triangular with LLᵀ = Σ."""
-        return self._of_batch(self._scale.tril(), 2)
+        return self._of_batch(self._sigma.tril(), 2)
 
     @property
     def precision_matrix(self) -> Float[Tensor, "*batch N N"]:
         """Σ⁻¹."""
-        return self._of_batch(self._scale.precision(), 2)
-
-    @property
-    def _sigma(self) -> Scale:
-        """Σ."""
-        return self._scale
-
-    def _half_log_det(self) -> Tensor:
-        return self._scale.half_log_det()
+        return self._of_batch(self._sigma.precision(), 2)
 
     def _delta(self, points: Tensor) -> Tensor:
-        return self._scale.mahalanobis_sq(points - self._wide(self.loc))
+        return self._sigma.mahalanobis_sq(points - self._wide(self.loc))
+
+    def _delta_in_units(self, points: Tensor) -> Tensor:
+        return self._standard().mahalanobis_sq(points - self._wide(self.loc))
 
     @constraints.dependent_property(is_discrete=False, event_dim=1)
     def support(self) -> constraints.Constraint:
@@ -132,7 +126,7 @@ class MultivariateBetaGaussian(Elliptical):
     def _region(self) -> EllipsoidRegion:
         radius = self._profile.radius(self._half_log_det())
         bounded = radius < torch.inf
-        factor = self._scale.stretched(torch.where(bounded, radius, 1.0)).tril().double()
+        factor = self._sigma.stretched(torch.where(bounded, radius, 1.0)).tril().double()
         batch = self.batch_shape
         return EllipsoidRegion(self.loc.double(), factor.expand(*batch, self._dim, self._dim), bounded.expand(batch))
 
@@ -140,18 +134,18 @@ class MultivariateBetaGaussian(Elliptical):
     def variance(self) -> Float[Tensor, "*batch N"]:
         """The diagonal of the covariance."""
         factor = self._profile.variance_factor(self._half_log_det())
-        return self._of_batch(factor.unsqueeze(-1) * self._scale.diagonal(), 1)
+        return self._of_batch(factor.unsqueeze(-1) * self._sigma.diagonal(), 1)
 
     @property
     def covariance_matrix(self) -> Float[Tensor, "*batch N N"]:
         """R²Σ/(N+2k+2); Σ only for α = 1."""
         factor = self._profile.variance_factor(self._half_log_det())
-        return self._of_batch(factor[..., None, None] * self._scale.matrix(), 2)
+        return self._of_batch(factor[..., None, None] * self._sigma.matrix(), 2)
 
     @property
     def canonical(self) -> tuple[Float[Tensor, "*batch N"], Float[Tensor, "*batch N N"]]:
         """θ = (Σ⁻¹μ, −½Σ⁻¹), the coefficients of t and ttᵀ in the score."""
-        precision = self._scale.precision()
+        precision = self._sigma.precision()
         linear = (precision * self._wide(self.loc).unsqueeze(-2)).sum(-1)
         return self._round(linear), self._of_batch(-0.5 * precision, 2)
 
@@ -204,8 +198,7 @@ class MultivariateBetaGaussian(Elliptical):
             >>> MultivariateBetaGaussian.from_moments(torch.zeros(2), 3 * torch.eye(2)).variance.round(decimals=4)
             tensor([3., 3.])
         """
-        size = Profile.half_log_det_of_covariance
-        return cls._proportional("covariance", size, alpha, validate_args, mean=mean, covariance=covariance)
+        return cls._proportional("covariance", alpha, validate_args, mean=mean, covariance=covariance)
 
     @classmethod
     def from_support(
@@ -230,8 +223,7 @@ class MultivariateBetaGaussian(Elliptical):
             >>> p.support.check(torch.tensor([[1.99, 0.0], [0.0, 1.01]]))
             tensor([ True, False])
         """
-        size = Profile.half_log_det_of_support
-        return cls._proportional("support", size, alpha, validate_args, center=center, shape_matrix=shape_matrix)
+        return cls._proportional("support", alpha, validate_args, center=center, shape_matrix=shape_matrix)
 
     @classmethod
     def fit(cls, samples: Samples, alpha: Number = 2.0, *, weights: Tensor | None = None) -> Self:
@@ -258,7 +250,7 @@ class MultivariateBetaGaussian(Elliptical):
         return cls.from_moments(*weighted_moments(as_samples(samples), weights), alpha)
 
     def _stretched(self, factor: Tensor, alpha: Number) -> "MultivariateBetaGaussian":
-        return MultivariateBetaGaussian._of_scale(self.loc, self._scale.stretched(factor), alpha)
+        return MultivariateBetaGaussian._of_scale(self.loc, self._sigma.stretched(factor), alpha)
 
     def radial_cdf(self, radius: Number) -> Float[Tensor, "..."]:
         r"""P(√Δ ≤ r): the mass inside the ellipsoid of Mahalanobis radius r.
@@ -281,8 +273,12 @@ class MultivariateBetaGaussian(Elliptical):
     def rsample(self, sample_shape: _size = torch.Size()) -> Tensor:  # noqa: B008
         """Exact draws with gradients to loc, scale and alpha; shape ``(*sample_shape, *batch, N)``."""
         shape = torch.Size(sample_shape) + self.batch_shape
-        offsets, factor = draw_offsets(self._profile, self._half_log_det(), shape)
-        return self._round(self._wide(self.loc) + self._scale.stretched(factor).apply(offsets))
+        loc = self._wide(self.loc)
+        return self._round(loc + self._standard().apply(draw_offsets(self._profile, shape, loc)))
+
+    def _standard(self) -> Scale:
+        """ρΣ: a draw of the standard β-Gaussian becomes one of this density."""
+        return self._sigma.stretched(self._profile.log_unit(self._half_log_det()).exp())
 
     @classmethod
     def _of_scale(cls, loc: Tensor, scale: Scale, alpha: Number, validate_args: bool | None = None) -> Self:
@@ -292,21 +288,14 @@ class MultivariateBetaGaussian(Elliptical):
         return new
 
     @classmethod
-    def _proportional(
-        cls,
-        adjusted: str,
-        size: Callable[[Profile, Tensor], Tensor],
-        alpha: Number,
-        validate_args: bool | None,
-        **given: Tensor,
-    ) -> Self:
-        """The density with Σ proportional to T, for ``given`` centre and T; ``size`` leads from ½ln|T| to ½ln|Σ|."""
+    def _proportional(cls, adjusted: str, alpha: Number, validate_args: bool | None, **given: Tensor) -> Self:
+        """The density with Σ proportional to T, for ``given`` centre and T, which is its covariance or support."""
         (center, matrix), (_, name) = as_parameters(**given), given
         shape = scale_of(center, name, matrix, validate_args)
         profile = adjustable_profile(alpha, shape.dim, adjusted, validate_args)
         own = shape.half_log_det()
-        factor = ((size(profile, own) - own) / shape.dim).exp()
-        return cls._of_scale(center, shape.stretched(factor), alpha, validate_args)
+        log_stretch = profile.log_stretch(log(profile.unit_sq_of(adjusted, own)), own)
+        return cls._of_scale(center, shape.stretched(log_stretch.exp()), alpha, validate_args)
 
 
 class TruncatedParaboloid(MultivariateBetaGaussian):

@@ -81,9 +81,25 @@ class Profile:
 
     def log_unit(self, half_log_det: Tensor) -> Tensor:
         """½ ln ρ: in units of √ρ distances are of the order of one, whatever |Σ|; 0 for the Gaussian."""
-        if not isinstance(self.alpha, Tensor) and self.alpha == 1:
-            return torch.zeros_like(half_log_det)
         return 0.5 * self.log_rho(half_log_det)
+
+    def unit(self, scale: Tensor) -> Tensor:
+        """√ρσ on the line, a power of σ."""
+        gap, peak, weight = self.coefficients(scale)
+        return scale**weight * _exp(0.5 * gap * peak)
+
+    def scale_of_unit(self, unit: Tensor) -> Tensor:
+        """σ on the line of the member with this √ρσ."""
+        gap, peak, weight = self.coefficients(unit)
+        return (unit * _exp(-0.5 * gap * peak)) ** (1 / weight)
+
+    @property
+    def reach(self) -> Scalar:
+        """√(2/ε), the radius of the support in units of √ρ; ∞ for α ≤ 1."""
+        gap = self._gap
+        if not isinstance(gap, Tensor):
+            return math.sqrt(2 / gap) if gap > 0 else math.inf
+        return torch.where(gap > 0, (2 / torch.where(gap > 0, gap, 1.0)).sqrt(), math.inf)
 
     def log_density(self, square: Tensor, half_log_det: Tensor) -> Tensor:
         """ln p at squared distance Δ/unit²: −inf with zero gradient off the support, NaN where the distance is NaN."""
@@ -98,30 +114,11 @@ class Profile:
         if isinstance(gap, Tensor):
             inner = torch.where(outside, 0.0, u)
             return torch.where(outside, -math.inf, log_peak - inner * log1p_over(-gap * inner))
-        if gap < 0:
-            return log_peak + torch.log1p(y) / gap
         return torch.where(outside, -math.inf, log_peak + torch.log1p(torch.where(outside, 0.0, y)) / gap)
 
     def radius(self, half_log_det: Tensor) -> Tensor:
         """R, +∞ for α ≤ 1."""
-        gap, log_rho = self.gap(half_log_det), self.log_rho(half_log_det)
-        if isinstance(gap, float):
-            return (0.5 * log_rho).exp() * math.sqrt(2 / gap) if gap > 0 else torch.full_like(log_rho, math.inf)
-        bounded = gap > 0
-        return torch.where(bounded, (0.5 * log_rho).exp() * (2 / torch.where(bounded, gap, 1.0)).sqrt(), math.inf)
-
-    def half_width(self, scale: Tensor) -> Tensor:
-        """a = Rσ on the line for a number α > 1, a power of σ."""
-        gap, peak, weight = self.coefficients(scale)
-        return scale ** (1 - 0.5 * gap * weight) * (math.exp(0.5 * gap * peak) * math.sqrt(2 / gap))
-
-    def scale_of_variance(self, variance: Tensor) -> Tensor:
-        """σ on the line of the member with this variance: for a number α a power of it, σ = (e⁻ˢv)^(1/2w)."""
-        gap, peak, weight = self.coefficients(variance)
-        if isinstance(gap, Tensor):
-            return self.half_log_det_of_covariance(0.5 * variance.log()).exp()
-        shift = gap * peak - _log(self._margin())
-        return (variance * math.exp(-shift)) ** (0.5 / weight)
+        return extent(self.log_unit(half_log_det).exp(), self.reach)
 
     def threshold(self, half_log_det: Tensor) -> Tensor:
         """λ = A − 1/ε = −ρ/ε; −∞ at α = 1."""
@@ -153,8 +150,8 @@ class Profile:
         near = ratio * _log1p_over(gap * ratio)
         if isinstance(gap, Tensor):
             far = gap * ratio < -0.5
-            return torch.where(far, _log(self._margin() / self.alpha) / torch.where(far, gap, 1), near)
-        return _log(self._margin() / self.alpha) / gap if gap * ratio < -0.5 else near
+            return torch.where(far, log(self._margin() / self.alpha) / torch.where(far, gap, 1), near)
+        return log(self._margin() / self.alpha) / gap if gap * ratio < -0.5 else near
 
     def conjugate(self, half_log_det: Tensor) -> Tensor:
         """Ω_α* of the centred score, εΩ_α(p) + A = ((1+εs)A − εs/α)/(α+εs): no two large terms of opposite sign."""
@@ -186,27 +183,25 @@ class Profile:
         shift = log_gamma_ratio(wide, self.dim) - log_gamma_ratio(wide / order, self.dim) - self.half * order.log()
         return _in_dtype(order - 1, half_log_det) * self.log_peak(half_log_det) + _in_dtype(shift, half_log_det)
 
-    def log_escort_stretch(self, beta: float, half_log_det: Tensor) -> Tensor:
-        """ln m with Σ' = mΣ the scale matrix of the β-escort, whose index is 1 + ε/β."""
-        escort = Profile(1 + (self.alpha - 1) / beta, self.dim)
-        gap, _, weight = escort.coefficients(half_log_det)
-        moved = self.log_rho(half_log_det) - math.log(beta) - gap * escort.log_peak(half_log_det)
-        return moved / weight
+    def log_escort_stretch(self, gamma: float, half_log_det: Tensor) -> Tensor:
+        """½ ln m with mΣ the scale matrix of the γ-escort, whose index is 1 + ε/γ."""
+        escort = Profile(1 + (self.alpha - 1) / gamma, self.dim)
+        return escort.log_stretch(self.log_rho(half_log_det) - math.log(gamma), half_log_det)
 
-    def half_log_det_of_covariance(self, half_log_det: Tensor) -> Tensor:
-        """½ln|Σ| of the member whose covariance has this ½ln|V|."""
-        gap, peak, weight = self.coefficients(half_log_det)
-        shift = gap * peak - _in_dtype(_log(self._margin()), half_log_det)
-        return (half_log_det - self.half * shift) / weight
+    def log_stretch(self, log_ratio: Scalar, half_log_det: Tensor) -> Tensor:
+        """½ ln m of the member whose scale matrix Σ = mT has ρΣ = rT, for ln r and ½ln|T|."""
+        _, _, weight = self.coefficients(half_log_det)
+        return 0.5 * (log_ratio - self.log_rho(half_log_det)) / weight
 
-    def half_log_det_of_support(self, half_log_det: Tensor) -> Tensor:
-        """½ln|Σ| of the member whose support matrix T = R²Σ has this ½ln|T|; α > 1."""
-        gap, peak, weight = self.coefficients(half_log_det)
-        return (half_log_det - self.half * (gap * peak + _log(2 / gap))) / weight
+    def unit_sq_of(self, given: str, like: Tensor) -> Scalar:
+        """What ρΣ is to the covariance, 1 + ε(s+1), or to the support matrix R²Σ, ε/2 for α > 1."""
+        return _in_dtype(0.5 * self._gap if given == "support" else self._margin(), like)
 
 
 class UniformProfile(Profile):
-    """The limit α = ∞: density one on the ellipsoid of volume one, whatever |Σ|."""
+    """The limit α = ∞: density one on the ellipsoid of volume one, whatever |Σ|, whose radius is the unit."""
+
+    reach = 1.0
 
     def __init__(self, dim: int) -> None:
         self.alpha = math.inf
@@ -221,19 +216,17 @@ class UniformProfile(Profile):
     negentropy = entropy = log_peak
 
     def log_power_integral(self, gamma: Scalar, half_log_det: Tensor) -> Tensor:
-        """ln ∫1 = 0."""
+        """ln ∫1 = 0; a uniform density is its own escort, stretched by 1."""
         return torch.zeros_like(half_log_det)
 
-    def log_escort_stretch(self, beta: float, half_log_det: Tensor) -> Tensor:
-        """ln 1: a uniform density is its own escort."""
-        return torch.zeros_like(half_log_det)
+    log_escort_stretch = log_power_integral
 
-    def radius(self, half_log_det: Tensor) -> Tensor:
-        """R, from the unit volume."""
-        return self.log_unit(half_log_det).exp()
+    def unit(self, scale: Tensor) -> Tensor:
+        """The half-width."""
+        return scale * self.radius(scale.log())
 
     def log_unit(self, half_log_det: Tensor) -> Tensor:
-        """ln R."""
+        """ln R, from the unit volume."""
         return 0.5 * (self._log_unit_radius_sq - half_log_det / self.half)
 
     def log_density(self, square: Tensor, half_log_det: Tensor) -> Tensor:
@@ -284,5 +277,18 @@ def _log1p_over(y: Scalar) -> Scalar:
     return math.log1p(y) / y if y else 1.0
 
 
-def _log(y: Scalar) -> Scalar:
+def log(y: Scalar) -> Scalar:
+    """ln of a number or a tensor."""
     return torch.log(y) if isinstance(y, Tensor) else math.log(y)
+
+
+def _exp(y: Scalar) -> Scalar:
+    return torch.exp(y) if isinstance(y, Tensor) else math.exp(y)
+
+
+def extent(unit: Tensor, reach: Scalar) -> Tensor:
+    """reach·unit; where the reach is ∞ with zero gradient, which times ∞ would be NaN."""
+    if not isinstance(reach, Tensor):
+        return reach * unit if reach < math.inf else torch.full_like(unit, math.inf)
+    endless = reach == math.inf
+    return torch.where(endless, math.inf, torch.where(endless, 1.0, reach) * unit).to(unit.dtype)

@@ -19,7 +19,6 @@ than a half turn.
 
 import math
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -54,12 +53,6 @@ class Intervals:
     def volume(self) -> Float[Tensor, "*batch"]:
         """The length of the union; +∞ where it is unbounded."""
         return torch.where(self.bounded, _lengths(self, self)[1], math.inf)
-
-    def holds(self, points: Float[Tensor, "... P"]) -> Bool[Tensor, "... P"]:
-        """Which points belong to the union."""
-        at = points.unsqueeze(-2)
-        inside: Tensor = (self.low.unsqueeze(-1) <= at) & (at <= self.high.unsqueeze(-1))
-        return inside.any(-2)
 
     def finite(self) -> "Intervals":
         """Empty intervals in place of unbounded ones, whose infinite ends have no difference."""
@@ -193,8 +186,10 @@ def _lengths(first: Intervals, second: Intervals) -> tuple[Tensor, Tensor]:
     batch = torch.broadcast_shapes(first.low.shape[:-1], second.low.shape[:-1])
     ends = [side.expand(*batch, -1) for side in (first.low, first.high, second.low, second.high)]
     points = torch.cat(ends, -1).sort(-1).values
-    middle = 0.5 * (points[..., 1:] + points[..., :-1])
-    steps, in_first, in_second = points.diff(dim=-1), first.holds(middle), second.holds(middle)
+    steps, middle = points.diff(dim=-1), (0.5 * (points[..., 1:] + points[..., :-1])).unsqueeze(-2)
+    in_first, in_second = (
+        ((part.low.unsqueeze(-1) <= middle) & (middle <= part.high.unsqueeze(-1))).any(-2) for part in (first, second)
+    )
     return (steps * (in_first & in_second)).sum(-1), (steps * (in_first | in_second)).sum(-1)
 
 
@@ -230,25 +225,18 @@ def _plane_overlap(ellipse: EllipsoidRegion, other: EllipsoidRegion | BoxRegion)
     area, other_area = ellipse.volume(), other.volume()
     empty = (area <= 0) | (other_area <= 0)
     disk = _or_disk(ellipse, empty)
-    pieces = _box_in(disk, other) if isinstance(other, BoxRegion) else _ellipse_in(disk, _or_disk(other, empty))
-    start, stop = pieces.ends[..., :-1, :], pieces.ends[..., 1:, :]
+    # The boundary of the other set in m pieces, none of which crosses the unit circle, where the ellipse is the disk:
+    # the m + 1 points between them, counterclockwise, m points inside, and twice the areas beyond their chords.
+    boundary = _box_in(disk, other) if isinstance(other, BoxRegion) else _ellipse_in(disk, _or_disk(other, empty))
+    ends, middles, bulges = boundary
+    start, stop = ends[..., :-1, :], ends[..., 1:, :]
     cross, dot = _cross(start, stop), (start * stop).sum(-1)
-    inside = pieces.middles.square().sum(-1) <= 1
-    share = 0.5 * torch.where(inside, cross + pieces.bulges, torch.atan2(cross, dot)).sum(-1)
+    inside = middles.square().sum(-1) <= 1
+    share = 0.5 * torch.where(inside, cross + bulges, torch.atan2(cross, dot)).sum(-1)
     share = torch.where(share > _ROUNDING, share / math.pi, 0.0).clamp(max=1)
     # The area of a small set inside the disk would be lost in the rounding of the triangles.
     shared = torch.where(inside.all(-1), other_area, area * share)
     return torch.where(empty, 0.0, torch.minimum(torch.minimum(shared, area), other_area))
-
-
-class _Pieces(NamedTuple):
-    """The boundary of a set in m pieces, none of which crosses the unit circle, where an ellipse is the unit disk."""
-
-    ends: Float[Tensor, "*batch n 2"]
-    """The m + 1 points between which they lie, counterclockwise; the last is the first."""
-    middles: Float[Tensor, "*batch m 2"]
-    bulges: Float[Tensor, "*batch m"]
-    """Twice the area between each piece and its chord."""
 
 
 def _or_disk(ellipse: EllipsoidRegion, empty: Tensor) -> EllipsoidRegion:
@@ -269,7 +257,7 @@ def _cross(first: Tensor, second: Tensor) -> Tensor:
     return first[..., 0] * second[..., 1] - first[..., 1] * second[..., 0]
 
 
-def _box_in(disk: EllipsoidRegion, box: BoxRegion) -> _Pieces:
+def _box_in(disk: EllipsoidRegion, box: BoxRegion) -> tuple[Tensor, Tensor, Tensor]:
     """Three pieces of each edge: before, in and after the disk."""
     offset, half = box.center - disk.center, box.half.clamp(min=0)
     corners = [torch.stack([x * half[..., 0], y * half[..., 1]], -1) for x, y in ((-1, -1), (1, -1), (1, 1), (-1, 1))]
@@ -286,10 +274,10 @@ def _box_in(disk: EllipsoidRegion, box: BoxRegion) -> _Pieces:
         points += [start, start + enter * along, start + leave * along]
     ends = torch.stack([*points, white[0]], -2)
     middles = 0.5 * (ends[..., :-1, :] + ends[..., 1:, :])
-    return _Pieces(ends, middles, torch.zeros_like(middles[..., 0]))
+    return ends, middles, torch.zeros_like(middles[..., 0])
 
 
-def _ellipse_in(disk: EllipsoidRegion, other: EllipsoidRegion) -> _Pieces:
+def _ellipse_in(disk: EllipsoidRegion, other: EllipsoidRegion) -> tuple[Tensor, Tensor, Tensor]:
     """Arcs between the points at which the distance from the origin is one or has an extremum."""
     factor = torch.stack([_whitened(disk, column) for column in other.factor.unbind(-1)], -1)
     offset = _whitened(disk, other.center - disk.center)
@@ -316,7 +304,7 @@ def _ellipse_in(disk: EllipsoidRegion, other: EllipsoidRegion) -> _Pieces:
         ends = torch.cat([ends, sign_change(function, start, stop, function(start) < 0)], -1).sort(-1).values
     steps = ends.diff(dim=-1)
     bulges = axes.prod(-1, keepdim=True) * (steps - steps.sin())
-    return _Pieces(on_ellipse(ends), on_ellipse(ends[..., :-1] + 0.5 * steps), bulges)
+    return on_ellipse(ends), on_ellipse(ends[..., :-1] + 0.5 * steps), bulges
 
 
 def _unit(angle: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from contmax._eager import is_exporting_to_onnx
-from contmax._precision import wide_dtype, without_autocast
+from contmax._precision import in_dtype, wide_dtype, without_autocast
 from contmax._smooth import ARTANH_EXCESS
 from contmax._typing import Float
 from contmax.densities._validation import checks_values, require_finite, require_positive
@@ -172,8 +172,7 @@ def _cholesky(name: str, matrix: Float[Tensor, "*batch N N"], validate: bool) ->
         _require_scale(name, matrix, tril, info)
     else:
         tril = tril + torch.where(info == 0, 0.0, torch.nan)[..., None, None]
-    factor: Tensor = tril.to(matrix.dtype)
-    return factor
+    return in_dtype(tril, matrix.dtype)
 
 
 def _require_scale(name: str, matrix: Tensor, tril: Tensor, info: Tensor) -> None:

@@ -1,5 +1,6 @@
 """Checks of the parameters and samples of a density: always of shapes, of values only where reading them is free."""
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -41,9 +42,7 @@ def as_parameters(**given: Number) -> list[Tensor]:
         if isinstance(value, Tensor) and value.is_complex():
             raise TypeError(f"{name} must be real; got {value.dtype}. Pass a floating-point tensor.")
     floating = [tensor.dtype for tensor in tensors if tensor.is_floating_point()] or [torch.get_default_dtype()]
-    dtype = floating[0]
-    for other in floating[1:]:
-        dtype = common_dtype(dtype, other)
+    dtype = functools.reduce(common_dtype, floating)
     device = tensors[0].device if tensors else None
     return [
         in_dtype(value, dtype) if isinstance(value, Tensor) else torch.full((), value, dtype=dtype, device=device)

@@ -1,6 +1,5 @@
 """The expectation of a basis under a density: one public function over a table of rules, and its derivatives."""
 
-import functools
 import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -60,13 +59,19 @@ class PairRegistry:
         return self._found[pair]
 
     def _most_specific(self, first: type, second: type) -> Rule:
-        matches = [pair for pair in self._registered if issubclass(first, pair[0]) and issubclass(second, pair[1])]
-        if not matches:
+        lines = first.__mro__, second.__mro__
+        # How far up the ancestors of each type a pair stands.
+        steps = {
+            pair: (lines[0].index(pair[0]), lines[1].index(pair[1]))
+            for pair in self._registered
+            if pair[0] in lines[0] and pair[1] in lines[1]
+        }
+        if not steps:
             raise NotImplementedError(
                 f"no {self._name} is registered for {first.__name__} and {second.__name__}. {self._advice}"
             )
-        left = functools.reduce(lambda a, b: b if _precedes(b, a) else a, matches)
-        right = functools.reduce(lambda a, b: b if _precedes(b[::-1], a[::-1]) else a, matches)
+        left = min(steps, key=lambda pair: steps[pair])
+        right = min(steps, key=lambda pair: steps[pair][::-1])
         if self._registered[left] is not self._registered[right]:
             warnings.warn(
                 f"ambiguous {self._name} for {first.__name__} and {second.__name__}: register "
@@ -75,12 +80,6 @@ class PairRegistry:
                 stacklevel=4,
             )
         return self._registered[left]
-
-
-def _precedes(pair: tuple[type, type], other: tuple[type, type]) -> bool:
-    """Whether a pair is more specific, its first type deciding before its second."""
-    first, second = pair[0] is not other[0], pair[1] is not other[1]
-    return issubclass(pair[0], other[0]) if first else second and issubclass(pair[1], other[1])
 
 
 RULES = PairRegistry("expectation rule", "Register one with contmax.expectations.register_expectation.")

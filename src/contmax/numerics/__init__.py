@@ -24,6 +24,7 @@ from contmax.numerics._quadrature import unit_gauss_legendre as unit_gauss_legen
 from contmax.numerics._radial import radial_density as radial_density
 from contmax.numerics._radial import radial_quantile as radial_quantile
 from contmax.numerics._radial import radial_shares as radial_shares
+from contmax.numerics._solvers import bracketed_root as bracketed_root
 from contmax.numerics._solvers import eliminated as eliminated
 from contmax.numerics._solvers import factored as factored
 from contmax.numerics._solvers import implicit_root as implicit_root

@@ -11,8 +11,8 @@ from contmax._typing import Float
 
 Residual = Callable[[Tensor], tuple[Tensor, Tensor]]
 
-# Newton needs about 8 steps; a function on which every Newton step fails is bisected to float64 in 60.
-_STEPS = 60
+# Newton needs about 8 steps; a function on which every Newton step fails is bisected to float64 in 100.
+_STEPS = 100
 # Into how many parts `sign_change` divides an interval, and how often.
 _PARTS, _ROUNDS = 17, 8
 # Jacobi's method converges quadratically: for a few dimensions five or six sweeps reach working precision.
@@ -24,8 +24,8 @@ def monotone_root(
 ) -> Float[Tensor, "..."]:
     """The root of an increasing function in a bracket, to about nine digits; :func:`implicit_root` adds the others.
 
-    On eager CPU tensors Newton's method: where a step leaves the bracket or does not halve the last one, it bisects.
-    Elsewhere (on a device, under torch.compile or torch.func) :func:`sign_change`.
+    On eager CPU tensors :func:`bracketed_root`; elsewhere (on a device, under torch.compile or torch.func)
+    :func:`sign_change`.
 
     Args:
         residual: x ↦ (f(x), f′(x)), element by element, f increasing; x may come with a further leading dimension.
@@ -39,19 +39,43 @@ def monotone_root(
     """
     with torch.no_grad():
         low, high = torch.broadcast_tensors(low.detach(), high.detach())
-        x, step = 0.5 * (low + high), high - low
-        if not is_eager_cpu(x):
+        if not is_eager_cpu(low, high):
             return sign_change(lambda x: residual(x)[0], low, high, True)
-        for _ in range(_STEPS):
-            value, slope = residual(x)
-            low, high = torch.where(value < 0, x, low), torch.where(value < 0, high, x)
-            newton = x - _step(value, slope)
-            trusted = (newton > low) & (newton < high) & (2 * (newton - x).abs() <= step.abs())
-            new = torch.where(value == 0, x, torch.where(trusted, newton, 0.5 * (low + high)))
-            step, x = new - x, new
-            if is_eager_cpu(x) and not bool((step.abs() > tolerance * (1 + x.abs())).any()):
-                break
-        return x
+        return bracketed_root(residual, low, high, 0.5 * (low + high), steps=_STEPS, tolerance=tolerance)
+
+
+def bracketed_root(
+    residual: Residual,
+    low: Float[Tensor, "..."],
+    high: Float[Tensor, "..."],
+    start: Float[Tensor, "..."],
+    *,
+    steps: int,
+    tolerance: float,
+) -> Float[Tensor, "..."]:
+    """The root between two points by Newton's method, without gradient.
+
+    A step that leaves the bracket, or that is longer than the one before it, is replaced by a bisection.
+
+    Args:
+        residual: x ↦ (g(x), g′(x)), element by element.
+        low: points with g ≤ 0, below or above the root.
+        high: points with g ≥ 0.
+        start: first guess.
+        steps: how many to take where values cannot be looked at; elsewhere the loop stops by itself.
+        tolerance: length of a step, relative to 1 + |x|, that ends the loop.
+    """
+    x, last = start, torch.full_like(start, torch.inf)
+    for _ in range(_STEPS if is_eager_cpu(x) else steps):
+        value, slope = residual(x)
+        low, high = torch.where(value <= 0, x, low), torch.where(value >= 0, x, high)
+        newton = x - value / slope
+        trusted = ((newton - low) * (newton - high) <= 0) & ((newton - x).abs() <= last)
+        moved = torch.where(trusted, newton, low + (high - low) / 2)
+        last, x = (moved - x).abs(), moved
+        if is_eager_cpu(x) and not bool((last > tolerance * (1 + x.abs())).any()):
+            break
+    return x
 
 
 def sign_change(

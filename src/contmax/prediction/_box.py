@@ -1,5 +1,6 @@
 """The Ω_α-map of a score on a box of one to three dimensions."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
@@ -8,7 +9,7 @@ import torch
 from torch import Size, Tensor
 from torch.types import _size
 
-from contmax._eager import carries_gradient, is_eager_cpu
+from contmax._eager import is_eager_cpu
 from contmax._typing import Bool, Float
 from contmax.deformed import exp_beta
 from contmax.domains import Box
@@ -48,15 +49,10 @@ class BoxCheck:
 
     def read_all_over(self, score: Score) -> HeldOut:
         """Score and interpolant at points all over the box."""
-        rows = self.interpolant.rows
-        with torch.no_grad():
-            exact, points = self._read(score, spread_points(_ALL_OVER, self.domain.dimension, self.domain.low.device))
+        rows, low, high = self.interpolant.rows, self.domain.low.double(), self.domain.high.double()
+        places = low + (high - low) * spread_points(_ALL_OVER, self.domain.dimension, low.device)
+        exact, points = self._read(score, places)
         return self._beside(exact, points.reshape(len(points), *(1,) * len(rows), -1).expand(-1, *rows, -1))
-
-    def report_guess(self, between: HeldOut, normalizer: Float[Tensor, "*batch"]) -> None:
-        """Refuses a score whose interpolant misplaces more than a tenth of the mass already at the first guess of A."""
-        misplaced = between.misplaced(normalizer, self.form.alpha, 1 / _ALL_OVER).nan_to_num(0)
-        report(misplaced, torch.inf, self.domain, self._advice)
 
     def report(
         self,
@@ -76,23 +72,18 @@ class BoxCheck:
             normalizer: Ã, without gradient.
         """
         alpha = self.form.alpha
-        with torch.no_grad():
-            own = self._read_own(score, *rule)
         finer = fit_rule(self.interpolant, ends, normalizer, alpha, finer=True).mass(normalizer, alpha)
         errors = [
             between.misplaced(normalizer, alpha, 1 / _ALL_OVER),
-            own.misplaced_by_draws(normalizer, alpha),
+            self._read_own(score, *rule).misplaced_by_draws(normalizer, alpha),
             (finer - 1).abs(),
         ]
         worst = torch.where(self.form.empty, 0, torch.stack(errors).nan_to_num(torch.inf).amax(0))
-        report(worst, _WARNED[self.domain.dimension], self.domain, self._advice)
-
-    def no_mass(self, mass: Tensor, alpha: Tensor) -> ValueError:
-        """The error where no A gives the interpolated density the mass one."""
-        return no_mass(mass, alpha, self.domain, self._advice)
+        report(worst, _WARNED[self.domain.dimension], self.domain, self.advice)
 
     @property
-    def _advice(self) -> str:
+    def advice(self) -> str:
+        """What to do about a score that changes too fast."""
         return (
             f"Steps, kinks and peaks narrower than a cell do this: raise resolution, now {self.domain.resolution}, "
             "or pass contmax.domains.Nodes with your own quadrature rule."
@@ -104,22 +95,19 @@ class BoxCheck:
         count = -(-_OWN // max(1, batch.numel()))
         steps = torch.arange(count, dtype=torch.float64, device=masses.device)
         share = ((steps + 0.5) / count).reshape(-1, *(1,) * len(batch))
-        points = take(nodes, bucket(masses, share * masses.sum(-1)), batch)
-        exact, rounded = self._read(score, self._unit(points.reshape(-1, self.domain.dimension)))
+        exact, points = self._read(score, take(nodes, bucket(masses, share * masses.sum(-1)), batch))
         # Each score was read at the points of all members; keep its own.
         exact = exact.reshape(batch.numel(), count, batch.numel()).diagonal(dim1=0, dim2=2)
-        return self._beside(exact.T.reshape(*batch, count), rounded.reshape(points.shape))
+        return self._beside(exact.T.reshape(*batch, count), points)
 
-    def _unit(self, points: Tensor) -> Tensor:
-        """Points of the box as points of the unit box."""
-        low, length = self.domain.low.double(), (self.domain.high - self.domain.low).double()
-        return ((points - low) / length).clamp(0, 1)
-
-    def _read(self, score: Score, unit: Float[Tensor, "n N"]) -> tuple[Float[Tensor, "*batch n"], Float[Tensor, "n N"]]:
-        """Scores at points of the unit box, and the points after rounding to the dtype of the domain."""
-        low, length = self.domain.low.double(), (self.domain.high - self.domain.low).double()
-        points = (low + length * unit).to(self.dtype)
-        return read_score(score, points, self.domain, self.form.alpha)[0], self._unit(points.double())
+    @torch.no_grad()
+    def _read(
+        self, score: Score, points: Float[Tensor, "... N"]
+    ) -> tuple[Float[Tensor, "*batch n"], Float[Tensor, "... N"]]:
+        """Scores at all points, and the points in units of the box after rounding to the dtype of the domain."""
+        low, high, points = self.domain.low.double(), self.domain.high.double(), points.to(self.dtype)
+        exact, _ = read_score(score, points.reshape(-1, self.domain.dimension), self.domain, self.form.alpha)
+        return exact, ((points.double() - low) / (high - low)).clamp(0, 1)
 
     def _beside(self, values: Float[Tensor, "*batch n"], points: Float[Tensor, "n *batch N"]) -> HeldOut:
         """Given scores beside the interpolant's at the points where they were read."""
@@ -127,11 +115,11 @@ class BoxCheck:
         slopes = self.interpolant.slopes(points).movedim(0, -1)
         reach = torch.maximum(self.domain.low.abs(), self.domain.high.abs()) / (self.domain.high - self.domain.low)
         slope = (slopes.abs() * reach.clamp(min=1)).sum(-1).movedim(0, -1)
-        dead = values == -torch.inf
-        size = self.form.factor[..., None] * (torch.where(dead, 0, values).abs() + self.form.top.abs()[..., None])
-        exact = self.form.scaled(values).masked_fill(dead, -torch.inf)
+        finite = torch.where(values > -torch.inf, values, 0)
+        size = self.form.factor[..., None] * (finite.abs() + self.form.top.abs()[..., None])
         interpolated = torch.where(alive, score, -torch.inf).movedim(0, -1)
-        return HeldOut.between(exact, interpolated, rounding_noise(size, slope, torch.finfo(self.dtype).eps))
+        noise = rounding_noise(size, slope, torch.finfo(self.dtype).eps)
+        return HeldOut.between(self.form.scaled(values), interpolated, noise)
 
 
 @register_prediction(Box)
@@ -140,43 +128,43 @@ def predict_on_box(score: Score, domain: Box, alpha: float | int | Tensor) -> "B
     index = checked_alpha(alpha, domain.low.device)
     values, dtype = read_score(score, domain.nodes, domain, index)
     form = UnitMeasure.of(values, domain.volume.double(), index)
-    alive = values != -torch.inf
     scaled = form.scaled(values)
-    interpolant = Interpolant.through(scaled, alive, domain.dimension, domain.nodes_per_cell)
-    weights = _sample_weights(domain)
-    start = normalizer_on_nodes(scaled.detach().masked_fill(~alive, -torch.inf), weights, index.detach())
+    interpolant = Interpolant.through(scaled, domain.dimension, domain.nodes_per_cell)
+    start = normalizer_on_nodes(scaled.detach(), _sample_weights(domain), index.detach())
     check = BoxCheck(domain, form.detach(), interpolant.detach(), dtype)
     looked_at = not isinstance(score, Tensor) and is_eager_cpu(values, index)
     between = check.read_all_over(score) if looked_at else None
     if between is not None:
-        check.report_guess(between, start)
-    normalizer, rule, ends = _solved(interpolant, start, index, check)
+        # A score with a tenth of its mass misplaced is refused already at the first guess of A.
+        guessed = between.misplaced(start, check.form.alpha, 1 / _ALL_OVER).nan_to_num(0)
+        report(guessed, torch.inf, domain, check.advice)
+    normalizer, rule, ends = _solved(interpolant, start, index, partial(no_mass, domain=domain, advice=check.advice))
     prediction = BoxPrediction(alpha, form, interpolant, normalizer, rule, domain, dtype)
     if between is not None:
-        check.report(score, between, (prediction._nodes, prediction._masses), ends, normalizer.detach())
+        known = prediction._nodes.detach(), prediction._masses.detach()
+        check.report(score, between, known, ends, normalizer.detach())
     return prediction
 
 
 def _solved(
-    interpolant: Interpolant, start: Float[Tensor, "*batch"], alpha: Tensor, check: BoxCheck
+    interpolant: Interpolant, start: Float[Tensor, "*batch"], alpha: Tensor, explain: Callable[..., ValueError]
 ) -> tuple[Float[Tensor, "*batch"], SupportRule, list[Ends]]:
     """Ã and the rule fitted to its support, both with derivatives, and the ends of the rule."""
     fixed, index, solution = interpolant.detach(), alpha.detach(), start
-    low, high = (bound.flatten(len(fixed.rows)) for bound in fixed.cell_bounds())
-    bracket = bracket_of(low.amin(-1), high.amax(-1), fixed.measure, index)
+    bracket = bracket_of(*fixed.cell_bounds(), fixed.measure, index)
     for steps in _FITS if fixed.axes > 1 else _FITS[-1:]:
         guess = solution
         ends = find_ends(fixed, guess, index)
         rule = fit_rule(fixed, ends, guess, index)
         equation = partial(rule.mass_and_slope, alpha=index)
-        solution = solve_normalizer(equation, guess, bracket, index, check.no_mass, steps=steps)
+        solution = solve_normalizer(equation, guess, bracket, index, explain, steps=steps)
         if is_eager_cpu(solution) and not bool(((solution - guess).abs() > _FITTED).any()):
             break
-    if not carries_gradient(interpolant.table, alpha):
-        return solution, rule, ends
-    normalizer = carry_gradient(
-        lambda guess: fit_rule(interpolant, ends, guess, alpha).mass(guess, alpha), solution, equation
-    )
+
+    def mass(normalizer: Tensor) -> Tensor:
+        return fit_rule(interpolant, ends, normalizer, alpha).mass(normalizer, alpha)
+
+    normalizer = carry_gradient(mass, solution, equation, interpolant.table, alpha)
     return normalizer, fit_rule(interpolant, ends, normalizer, alpha), ends
 
 
@@ -212,10 +200,8 @@ class BoxPrediction(ContinuousPrediction):
         self._low, self._lengths = domain.low.double(), (domain.high - domain.low).double()
         self._interpolant = interpolant
         parts = rule.parts(partition, form.alpha)
-        left = (2 * torch.arange(interpolant.cells, device=partition.device) + 1)[:, None, None] * rule.lines.half[
-            :, None, None
-        ]
-        inner = left + rule.lines.half[:, None, None] * parts.local
+        cells = torch.arange(interpolant.cells, device=partition.device)[:, None, None]
+        inner = (2 * cells + 1 + parts.local) / (2 * interpolant.cells)
         outer = [x[..., None, None, None].expand_as(inner) for x in rule.outer]
         unit = torch.stack([self._batch_first(axis) for axis in (*outer, inner)], -1)
         mass = self._batch_first(rule.weight[..., None, None, None] * parts.mass)
@@ -270,9 +256,8 @@ def density_bounds(
 ) -> Float[Tensor, "*batch M"]:
     """Upper bounds of exp_{2−α}(f − A) on the M = Cᴺ cells, row-major: coefficients bound a Legendre series."""
     rows = len(interpolant.rows)
-    _, high = interpolant.cell_bounds()
     top, _ = interpolant.score(highest_point(interpolant))
-    height = torch.minimum(high.flatten(rows), top[..., None])
+    height = torch.minimum(interpolant.cell_bounds()[1], top[..., None])
     bound = exp_beta(height - normalizer[..., None], 2 - alpha[..., None])
     return torch.where(interpolant.alive.flatten(rows), bound, 0)
 

@@ -17,7 +17,6 @@ import torch
 from torch import Size, Tensor
 from torch.types import _size
 
-from contmax._eager import carries_gradient
 from contmax._typing import Bool, Float
 from contmax.deformed import expm1_over, log1p_over
 from contmax.domains import Knots, Nodes
@@ -146,32 +145,27 @@ def predict_on_knots(score: Score, domain: Knots, alpha: float | int | Tensor) -
     length = knots[-1] - knots[0]
     unit = (knots - knots[0]) / length
     form = UnitMeasure.of(values, length, index)
-    known = values > -torch.inf
-    scaled = torch.where(known, form.scaled(values), -torch.inf)
+    scaled = form.scaled(values)
     return KnotsPrediction(alpha, form, knots, scaled, _normalizer(scaled, unit, index), dtype)
 
 
 def _normalizer(scores: Float[Tensor, "*batch n"], unit: Float[Tensor, "n"], alpha: Tensor) -> Float[Tensor, "*batch"]:
     """Ã with its derivatives."""
-    gaps, fixed, index, lengths = unit.diff(), scores.detach(), alpha.detach(), unit.detach().diff()
-    weights = torch.nn.functional.pad(lengths, (1, 0)) / 2 + torch.nn.functional.pad(lengths, (0, 1)) / 2
+    fixed, index, lengths, pad = scores.detach(), alpha.detach(), unit.detach().diff(), torch.nn.functional.pad
+    start = normalizer_on_nodes(fixed, (pad(lengths, (1, 0)) + pad(lengths, (0, 1))) / 2, index)
     known = fixed > -torch.inf
-    both = known[..., 1:] & known[..., :-1]
-    start = normalizer_on_nodes(fixed, weights, index)
-    bracket = bracket_of(
-        torch.where(known, fixed, 0).amin(-1), torch.where(known, fixed, 0).amax(-1), (both * lengths).sum(-1), index
-    )
+    finite = torch.where(known, fixed, 0)
+    bracket = bracket_of(finite, finite, ((known[..., 1:] & known[..., :-1]) * lengths).sum(-1), index)
 
     def mass_and_slope(normalizer: Tensor) -> tuple[Tensor, Tensor]:
         segments = _segments(fixed, normalizer, lengths, index)
         return segments.mass.sum(-1), (segments.length * segments.mean_power(2 - segments.alpha)).sum(-1)
 
+    def mass(normalizer: Tensor) -> Tensor:
+        return _segments(scores, normalizer, unit.diff(), alpha).mass.sum(-1)
+
     solution = solve_normalizer(mass_and_slope, start, bracket, index)
-    if not carries_gradient(scores, unit, alpha):
-        return solution
-    return carry_gradient(
-        lambda normalizer: _segments(scores, normalizer, gaps, alpha).mass.sum(-1), solution, mass_and_slope
-    )
+    return carry_gradient(mass, solution, mass_and_slope, scores, unit, alpha)
 
 
 def _segments(scores: Tensor, normalizer: Tensor, gaps: Tensor, alpha: Tensor) -> Segments:

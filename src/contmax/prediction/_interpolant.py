@@ -9,7 +9,7 @@ from torch import Tensor
 from contmax._typing import Float
 from contmax.deformed import log_beta
 from contmax.numerics import legendre_basis, legendre_coefficients, legendre_slope
-from contmax.prediction._live_parts import Lines, take
+from contmax.prediction._live_parts import Lines, series_bounds, take
 
 # Bound of the rounding of a value, in units of eps: one for each polynomial of three axes, and a margin.
 _ROUNDINGS = 64
@@ -36,15 +36,14 @@ class Interpolant:
     """N."""
 
     @classmethod
-    def through(cls, values: Float[Tensor, "*batch n"], alive: Tensor, axes: int, nodes: int) -> "Interpolant":
-        """The interpolant of values at the Gauss nodes of a box, row-major; cells with a dead node are dead."""
+    def through(cls, values: Float[Tensor, "*batch n"], axes: int, nodes: int) -> "Interpolant":
+        """The interpolant of values at the Gauss nodes of a box, row-major; cells with −inf at a node are dead."""
         batch = values.shape[:-1]
         cells = round(values.shape[-1] ** (1 / axes)) // nodes
         # (C, q, C, q, …) → (C, C, …, q, q, …)
         order = [len(batch) + 2 * axis + part for part in (0, 1) for axis in range(axes)]
-        order = [*range(len(batch)), *order]
-        alive = alive.reshape(*batch, *(cells, nodes) * axes).permute(order).flatten(-axes).all(-1)
-        table = values.reshape(*batch, *(cells, nodes) * axes).permute(order)
+        table = values.reshape(*batch, *(cells, nodes) * axes).permute([*range(len(batch)), *order])
+        alive = (table > -torch.inf).flatten(-axes).all(-1)
         table = torch.where(alive.reshape(alive.shape + (1,) * axes), table, 0)
         for axis in range(axes):
             table = legendre_coefficients(table.movedim(-1 - axis, -1)).movedim(-1, -1 - axis)
@@ -80,10 +79,8 @@ class Interpolant:
         return self.alive.double().flatten(len(self.rows)).mean(-1)
 
     def cell_bounds(self) -> tuple[Tensor, Tensor]:
-        """Lower and upper bounds (*rows, C, …, C) of the scores: a Legendre polynomial is nowhere larger than one."""
-        table = self.table.flatten(-self.axes)
-        mean, reach = table[..., 0], table[..., 1:].abs().sum(-1)
-        return mean - reach, mean + reach
+        """Lower and upper bounds (*rows, Cᴺ) of the scores on the cells, row-major."""
+        return series_bounds(self.table.flatten(-self.axes).flatten(len(self.rows), -2))
 
     def at(self, x: Float[Tensor, "..."]) -> "Interpolant":
         """The slice at a first coordinate x (*more, *rows): an interpolant with these rows and one axis less.
@@ -92,9 +89,7 @@ class Interpolant:
         """
         cell, basis = self._place(x)
         cell = cell.expand(*x.shape[: x.dim() - len(self.rows)], *self.rows)
-        columns = take(self.table, cell, self.rows).movedim(-self.axes, -1)
-        rest = columns.dim() - basis.dim()
-        table = (columns * basis.reshape(basis.shape[:-1] + (1,) * rest + basis.shape[-1:])).sum(-1)
+        table = _contracted(take(self.table, cell, self.rows).movedim(-self.axes, -1), [basis])
         return Interpolant(table, take(self.alive, cell, self.rows), self.axes - 1)
 
     def on_grid(self, grids: list[Float[Tensor, "..."]]) -> Tensor:
@@ -162,12 +157,6 @@ def negligible(normalizer: Float[Tensor, "..."], alpha: Tensor, axes: int) -> Fl
     return normalizer + log_beta(torch.full_like(normalizer, _NEGLIGIBLE[axes]), 2 - alpha)
 
 
-def fractions(count: int, like: Tensor) -> Tensor:
-    """Equidistant fractions from 0 to 1 in front of the dimensions of another tensor."""
-    unit = torch.linspace(0, 1, count, dtype=torch.float64, device=like.device)
-    return unit.reshape((-1,) + (1,) * like.dim())
-
-
 def support_ends(interpolant: Interpolant, threshold: Tensor, axes: int) -> tuple[Tensor, Tensor]:
     """Live points (2, *rows, N) with the smallest and the largest first coordinate, and the height (*rows) of a peak.
 
@@ -209,8 +198,10 @@ def _whole(interpolant: Interpolant) -> list[Range]:
 
 
 def _grid_over(interpolant: Interpolant, ranges: list[Range], count: int) -> tuple[list[Tensor], Tensor]:
-    """Grids (G, *rows) over the ranges and the values there, (G_N, …, G_1, *rows)."""
-    grids = [low + (high - low) * fractions(count, low) for low, high in ranges]
+    """Equidistant grids (G, *rows) over the ranges and the values there, (G_N, …, G_1, *rows)."""
+    share = torch.linspace(0, 1, count, dtype=torch.float64, device=interpolant.table.device)
+    share = share.reshape((-1,) + (1,) * len(interpolant.rows))
+    grids = [low + (high - low) * share for low, high in ranges]
     return grids, interpolant.on_grid(grids)
 
 

@@ -1,5 +1,6 @@
 """The Ω_α-map of a score on an interval: ends of the support located, cdf and quantiles by piecewise polynomials."""
 
+import math
 from collections.abc import Callable
 from functools import partial
 
@@ -7,12 +8,20 @@ import torch
 from torch import Size, Tensor
 from torch.types import _size
 
-from contmax._eager import carries_gradient, is_eager_cpu
+from contmax._eager import is_eager_cpu
 from contmax._typing import Bool, Float
 from contmax.deformed import exp_beta
 from contmax.domains import Interval
 from contmax.numerics import graded_rule, legendre_coefficients, legendre_slope, legendre_sum
-from contmax.prediction._live_parts import PART_NODES, Lines, live_parts, locate_quantile, mass_before, mass_slope
+from contmax.prediction._live_parts import (
+    PART_NODES,
+    Lines,
+    live_parts,
+    locate_quantile,
+    mass_before,
+    mass_slope,
+    series_bounds,
+)
 from contmax.prediction._normalizer import UnitMeasure, bracket_of, carry_gradient, no_density, solve_normalizer
 from contmax.prediction._prediction import LinePrediction
 from contmax.prediction._regularized_prediction import Score, checked_alpha, read_score, register_prediction
@@ -38,72 +47,58 @@ def predict_on_interval(score: Score, domain: Interval, alpha: float | int | Ten
     """The prediction; see :func:`contmax.regularized_prediction`."""
     index = checked_alpha(alpha, domain.low.device)
     edges, values, dtype, misplaced, start = _sampled(score, domain, index)
-    cells = values.shape[-2]
-    values = values.flatten(-2)
-    form = UnitMeasure.of(values, domain.volume.double(), index)
-    alive = (values != -torch.inf).unflatten(-1, (cells, -1)).all(-1)
-    scaled = form.scaled(values).unflatten(-1, (cells, -1))
-    scaled = torch.where(alive[..., None], scaled, 0)
+    form = UnitMeasure.of(values.flatten(-2), domain.volume.double(), index)
+    alive = (values > -torch.inf).all(-1)
+    scaled = torch.where(alive[..., None], form.scaled(values), 0)
     lines = Lines.over(legendre_coefficients(scaled), alive, edges.diff() / 2)
-    solve = partial(solve_normalizer, explain=partial(_no_mass, domain, misplaced), slack=misplaced or 0.0)
-    normalizer = _normalizer(lines, start, index, solve)
-    if is_eager_cpu(normalizer, index) and bool((index < 1).any()):
-        _require_no_pole(lines.detach(), normalizer.detach(), index.detach(), domain, misplaced)
+    fixed, constant = lines.detach(), index.detach()
+
+    def mass_and_slope(normalizer: Tensor) -> tuple[Tensor, Tensor]:
+        parts = live_parts(fixed, normalizer, constant, PART_NODES)
+        return parts.total, mass_slope(fixed, parts, constant)
+
+    def mass(normalizer: Tensor) -> Tensor:
+        return live_parts(lines, normalizer, index, PART_NODES).total
+
+    bracket = bracket_of(*series_bounds(fixed.coefficients), 2 * (alive * lines.half).sum(-1), constant)
+    explain = partial(_no_mass, domain, misplaced)
+    solution = solve_normalizer(mass_and_slope, start, bracket, constant, explain, slack=misplaced)
+    if is_eager_cpu(solution, index) and bool((index < 1).any()):
+        _require_no_pole(fixed, solution, constant, domain, explain)
+    normalizer = carry_gradient(mass, solution, mass_and_slope, lines.coefficients, index)
     return IntervalPrediction(alpha, form, lines, normalizer, domain, dtype)
 
 
-def _sampled(score: Score, domain: Interval, alpha: Tensor) -> tuple[Tensor, Tensor, torch.dtype, float | None, Tensor]:
+def _sampled(score: Score, domain: Interval, alpha: Tensor) -> tuple[Tensor, Tensor, torch.dtype, float, Tensor]:
     """Edges on [0, 1], values (*batch, C, q), the dtype of the result, the mass misplaced, and a first guess of Ã.
 
-    The mass is misplaced for want of cells; it is None where cells could not be fitted to the score.
+    The mass is misplaced for want of cells; it is NaN where cells could not be fitted to the score.
     """
     edges = torch.arange(domain.resolution + 1, dtype=torch.float64, device=domain.low.device) / domain.resolution
-    low, high, count = domain.low.double(), domain.high.double(), domain.nodes_per_cell
+    low, high = domain.low.double(), domain.high.double()
+    volume, alpha = domain.volume.double().detach(), alpha.detach()
+    values, dtype = read_score(score, domain.nodes, domain, alpha)
+    values = values.unflatten(-1, (domain.resolution, -1))
+    if isinstance(score, Tensor) or not is_eager_cpu(values, alpha):
+        return edges, values, dtype, math.nan, View.of(values.detach(), edges.diff(), volume, alpha).normalizer
 
     def at(unit: Tensor) -> Tensor:
         return read_score(score, (low + (high - low) * unit).to(dtype), domain, alpha)[0]
 
-    values, dtype = read_score(score, domain.nodes, domain, alpha)
-    volume = domain.volume.double().detach()
-    if isinstance(score, Tensor) or not is_eager_cpu(values, alpha):
-        values = values.unflatten(-1, (-1, count))
-        view = View.of(values.detach(), edges.diff(), volume, alpha.detach())
-        return edges, values, dtype, None, view.normalizer
     noise = Noise(torch.finfo(dtype).eps, float(low / (high - low)))
-    edges, values, misplaced, start = refined(at, edges, count, volume, alpha.detach(), noise)
+    edges, values, misplaced, start = refined(at, edges, domain.nodes_per_cell, volume, alpha, noise)
     report(misplaced, _WARNED, domain, _ADVICE)
     return edges, values, dtype, float(misplaced.max()) if misplaced.numel() else 0.0, start
 
 
-def _no_mass(domain: Interval, misplaced: float | None, mass: Tensor, alpha: Tensor) -> ValueError:
+def _no_mass(domain: Interval, misplaced: float, mass: Tensor, alpha: Tensor) -> ValueError:
     """The error where no A gives the mass one: no density exists, or the cells do not resolve the score."""
     fits = misplaced == 0 and bool((alpha < 1).any())
     return no_density(mass, alpha) if fits else no_mass(mass, alpha, domain, _ADVICE)
 
 
-def _normalizer(
-    lines: Lines, start: Float[Tensor, "*batch"], alpha: Tensor, solve: Callable[..., Tensor]
-) -> Float[Tensor, "*batch"]:
-    """Ã with its derivatives."""
-    fixed, index = lines.detach(), alpha.detach()
-    bracket = bracket_of(*fixed.bounds(), 2 * (lines.alive * lines.half).sum(-1), index)
-
-    def mass_and_slope(normalizer: Tensor) -> tuple[Tensor, Tensor]:
-        parts = live_parts(fixed, normalizer, index, PART_NODES)
-        return parts.mass.flatten(-3).sum(-1), mass_slope(fixed, parts, index)
-
-    solution = solve(mass_and_slope, start, bracket, index)
-    if not carries_gradient(lines.coefficients, alpha):
-        return solution
-    return carry_gradient(
-        lambda normalizer: live_parts(lines, normalizer, alpha, PART_NODES).mass.flatten(-3).sum(-1),
-        solution,
-        mass_and_slope,
-    )
-
-
 def _require_no_pole(
-    lines: Lines, normalizer: Tensor, alpha: Tensor, domain: Interval, misplaced: float | None
+    lines: Lines, normalizer: Tensor, alpha: Tensor, domain: Interval, explain: Callable[[Tensor, Tensor], ValueError]
 ) -> None:
     """Mass at a few nodes beside a pole is no density: another rule or polynomial would find other mass there."""
     by_cell = live_parts(lines, normalizer, alpha, 2 * PART_NODES).mass.flatten(-2).sum(-1)
@@ -117,7 +112,7 @@ def _require_no_pole(
     rough = lines.coefficients[..., -2:].abs().sum(-1) >= 0.01 * variation
     known = mass - torch.where((2 * lines.half <= finest) & rough, by_cell, 0).sum(-1)
     if bool(((alpha < 1) & (mass > 0) & ~((known - 1).abs() < _POLE_MASS)).any()):
-        raise _no_mass(domain, misplaced, known, alpha)
+        raise explain(known, alpha)
 
 
 class IntervalPrediction(LinePrediction):

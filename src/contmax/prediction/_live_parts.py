@@ -18,6 +18,7 @@ from contmax._typing import Bool, Float, Int
 from contmax.deformed import exp_beta
 from contmax.maps._threshold import power_on_support
 from contmax.numerics import (
+    bracketed_root,
     gauss_legendre,
     graded_rule,
     grading,
@@ -29,15 +30,12 @@ from contmax.numerics import (
     legendre_to_chebyshev,
     slope_on_grid,
 )
-from contmax.prediction._normalizer import bracketed_root
 
 # Graded nodes per live part: :math:`\int x^k` to 1e-10 for every k ≥ 1/9.
 PART_NODES = 24
 # Steps of the root finder where values cannot be read, on a GPU or in a trace. Newton's method converges quadratically
-# except beside an extremum. The mass depends on the square of an extremum's error, so a coarser tolerance is enough
-# there.
-_ROOT_STEPS, _EXTREMUM_STEPS = 24, 12
-_ROOT_TOLERANCE, _EXTREMUM_TOLERANCE = 1e-12, 1e-8
+# except beside an extremum.
+_ROOT_STEPS, _ROOT_TOLERANCE = 24, 1e-12
 # Steps for a quantile between two neighbouring nodes. Newton's method needs three or four; beside the end of the
 # support, where the density vanishes, each step halves the bracket instead.
 _QUANTILE_STEPS = 8
@@ -66,11 +64,6 @@ class Lines:
         ends = torch.stack([-torch.ones_like(split), split, torch.ones_like(split)], -1)
         return cls(coefficients, alive, half, split, legendre_sum(fixed[..., None, :], ends), turns)
 
-    def bounds(self) -> tuple[Float[Tensor, "*rows"], Float[Tensor, "*rows"]]:
-        """Lower and upper bounds of the scores: a Legendre polynomial is nowhere larger than one."""
-        mean, reach = self.coefficients[..., 0], self.coefficients[..., 1:].abs().sum(-1)
-        return (mean - reach).amin(-1), (mean + reach).amax(-1)
-
     def expand(self, rows: torch.Size) -> "Lines":
         """These lines for more rows."""
         names, own = ("coefficients", "alive", "split", "heights", "turns"), self.alive.dim() - 1
@@ -92,10 +85,20 @@ class Parts:
     """Whether the start is a crossing of the threshold."""
     stop_moves: Bool[Tensor, "*rows C 2"]
     local: Float[Tensor, "*rows C 2 n"]
-    score: Float[Tensor, "*rows C 2 n"]
     density: Float[Tensor, "*rows C 2 n"]
     mass: Float[Tensor, "*rows C 2 n"]
     """Quadrature weight times density at each node."""
+
+    @property
+    def total(self) -> Float[Tensor, "*rows"]:
+        """The mass of each row."""
+        return self.mass.flatten(-3).sum(-1)
+
+
+def series_bounds(coefficients: Float[Tensor, "*rows q"]) -> tuple[Float[Tensor, "*rows"], Float[Tensor, "*rows"]]:
+    """Lower and upper bounds of Legendre series: a Legendre polynomial is nowhere larger than one."""
+    mean, reach = coefficients[..., 0], coefficients[..., 1:].abs().sum(-1)
+    return mean - reach, mean + reach
 
 
 def threshold_of(normalizer: Tensor, alpha: Tensor) -> Tensor:
@@ -126,7 +129,7 @@ def live_parts(lines: Lines, normalizer: Tensor, alpha: Tensor, nodes: int, leas
     # A piece without a live part has no length; its density may be anything, also infinite.
     density = torch.where(length > 0, density, 0)
     mass = lines.half[:, None, None] * length * weight * density
-    return Parts(start, stop, start_moves, stop_moves, local, score, density, mass)
+    return Parts(start, stop, start_moves, stop_moves, local, density, mass)
 
 
 def mass_slope(lines: Lines, parts: Parts, alpha: Tensor) -> Tensor:
@@ -162,7 +165,7 @@ def _root(coefficients: Tensor, threshold: Tensor, inside: Tensor, outside: Tens
     A Newton step is exact to first order in a perturbation of the score, two of them to third order.
     """
     both = _value_and_slope(coefficients.detach())
-    x = _roots(crossed, both, threshold.detach(), inside, outside, _ROOT_STEPS, _ROOT_TOLERANCE)
+    x = _roots(crossed, both, threshold.detach(), inside, outside)
     if is_eager_cpu(x) and not carries_gradient(coefficients, threshold):
         return x
     coefficients, slope = coefficients[..., None, :], legendre_slope(coefficients)[..., None, :]
@@ -184,20 +187,16 @@ def _roots(
     threshold: Tensor,
     inside: Float[Tensor, "... p"],
     outside: Float[Tensor, "... p"],
-    steps: int,
-    tolerance: float,
 ) -> Float[Tensor, "... p"]:
     """Roots between `inside` and `outside` where `where` is True (rarely); `inside` elsewhere."""
     if not is_eager_cpu(value_and_slope):
-        return torch.where(where, _series_root(value_and_slope, threshold, inside, outside, steps, tolerance), inside)
+        return torch.where(where, _series_root(value_and_slope, threshold, inside, outside), inside)
     each = value_and_slope[..., None, :, :].expand(*where.shape, *value_and_slope.shape[-2:])[where]
     goal, near, far = (field.expand(where.shape)[where][:, None] for field in (threshold, inside, outside))
-    return inside.masked_scatter(where, _series_root(each, goal, near, far, steps, tolerance))
+    return inside.masked_scatter(where, _series_root(each, goal, near, far))
 
 
-def _series_root(
-    value_and_slope: Tensor, threshold: Tensor, inside: Tensor, outside: Tensor, steps: int, tolerance: float
-) -> Float[Tensor, "... p"]:
+def _series_root(value_and_slope: Tensor, threshold: Tensor, inside: Tensor, outside: Tensor) -> Float[Tensor, "... p"]:
     """Root of a series between two ends, one above the threshold and one not."""
     order = torch.arange(value_and_slope.shape[-1], dtype=inside.dtype, device=inside.device)
 
@@ -206,7 +205,8 @@ def _series_root(
         value, slope = ((x.acos()[..., None] * order).cos() @ value_and_slope.mT).unbind(-1)
         return threshold - value, -slope
 
-    return bracketed_root(residual, inside, outside, (inside + outside) / 2, steps=steps, tolerance=tolerance)
+    middle = (inside + outside) / 2
+    return bracketed_root(residual, inside, outside, middle, steps=_ROOT_STEPS, tolerance=_ROOT_TOLERANCE)
 
 
 def _extremum(coefficients: Tensor) -> tuple[Tensor, Tensor]:
@@ -222,7 +222,7 @@ def _extremum(coefficients: Tensor) -> tuple[Tensor, Tensor]:
     both = _value_and_slope(legendre_slope(coefficients))
     often = turns.sum(-1)
     turned = (often > 0)[..., None]
-    found = _roots(turned, both, inside.new_zeros(()), inside, outside, _EXTREMUM_STEPS, _EXTREMUM_TOLERANCE)
+    found = _roots(turned, both, inside.new_zeros(()), inside, outside)
     return torch.where(turned, found, 0)[..., 0], often
 
 

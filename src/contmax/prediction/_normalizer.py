@@ -14,53 +14,18 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from contmax._eager import is_eager_cpu
+from contmax._eager import carries_gradient, is_eager_cpu
 from contmax._typing import Bool, Float
 from contmax.deformed import expm1_over, log_beta
 from contmax.maps._entmax import entmax_map
+from contmax.numerics import bracketed_root
 
 # Safeguarded Newton from the solution on nodes: 3 to 6 steps as a rule; eager loops stop by themselves.
 _STEPS = 12
-_MOST_STEPS = 100
 # Largest distance of the mass from one at a solution; true solutions reach one to rounding.
 _MASS_TOLERANCE = 1e-6
 
 MassAndSlope = Callable[[Tensor], tuple[Tensor, Tensor]]
-
-
-def bracketed_root(
-    residual: Callable[[Tensor], tuple[Tensor, Tensor]],
-    low: Float[Tensor, "..."],
-    high: Float[Tensor, "..."],
-    start: Float[Tensor, "..."],
-    *,
-    steps: int,
-    tolerance: float,
-) -> Float[Tensor, "..."]:
-    """The root between two points by Newton's method, without gradient.
-
-    A step that leaves the bracket, or that is longer than the one before it, is replaced by a bisection.
-
-    Args:
-        residual: x ↦ (g(x), g′(x)), element by element.
-        low: points with g ≤ 0, below or above the root.
-        high: points with g ≥ 0.
-        start: first guess.
-        steps: how many to take where values cannot be looked at; elsewhere the loop stops by itself.
-        tolerance: length of a step, relative to 1 + |x|, that ends the loop.
-    """
-    x, last = start, torch.full_like(start, torch.inf)
-    eager = is_eager_cpu(x)
-    for _ in range(_MOST_STEPS if eager else steps):
-        value, slope = residual(x)
-        low, high = torch.where(value <= 0, x, low), torch.where(value >= 0, x, high)
-        newton = x - value / slope
-        trusted = ((newton - low) * (newton - high) <= 0) & ((newton - x).abs() <= last)
-        moved = torch.where(trusted, newton, low + (high - low) / 2)
-        last, x = (moved - x).abs(), moved
-        if eager and not bool((last > tolerance * (1 + x.abs())).any()):
-            break
-    return x
 
 
 def no_density(mass: Tensor, alpha: Tensor) -> ValueError:
@@ -118,7 +83,7 @@ def solve_normalizer(
 
 
 def carry_gradient(
-    mass: Callable[[Tensor], Tensor], normalizer: Float[Tensor, "*batch"], mass_and_slope: MassAndSlope
+    mass: Callable[[Tensor], Tensor], normalizer: Float[Tensor, "*batch"], mass_and_slope: MassAndSlope, *given: Tensor
 ) -> Float[Tensor, "*batch"]:
     """The solution A with its derivatives: two chord steps, exact to second order in a perturbation of the mass.
 
@@ -126,7 +91,10 @@ def carry_gradient(
         mass: A ↦ S(A), differentiable in A and in whatever else it depends on.
         normalizer: the solution, without gradient.
         mass_and_slope: A ↦ (S, −dS/dA), without gradient.
+        given: what the mass depends on; the solution is returned as it is if none of them carries a gradient.
     """
+    if not carries_gradient(*given):
+        return normalizer
     _, slope = mass_and_slope(normalizer)
     safe = torch.where(slope > 0, slope, 1)
     for _ in range(2):
@@ -151,12 +119,13 @@ def normalizer_at_best(scores: Tensor, density: Tensor, alpha: Tensor) -> Float[
 
 
 def bracket_of(
-    lowest: Float[Tensor, "*batch"], highest: Float[Tensor, "*batch"], measure: Tensor, alpha: Tensor
+    low: Float[Tensor, "*batch n"], high: Float[Tensor, "*batch n"], measure: Tensor, alpha: Tensor
 ) -> tuple[Float[Tensor, "*batch"], Float[Tensor, "*batch"]]:
-    """Bounds of A: the values of A for constant scores at both extremes, and a margin for scores between samples.
+    """Bounds of A: the values of A for constant scores at the lowest and the highest bound of the scores, and a margin.
 
     The bracket is empty where there is nothing to normalise.
     """
+    lowest, highest = low.amin(-1), high.amax(-1)
     shift = -log_beta(1 / torch.where(measure > 0, measure, 1), 2 - alpha)
     margin = torch.where(measure > 0, 1e-3 + 0.1 * (highest - lowest), 0)
     return lowest + shift - margin, highest + shift + margin
@@ -190,10 +159,12 @@ class UnitMeasure:
         """V^{α−1}, by which differences of scores are multiplied."""
         return ((self.alpha - 1) * self.log_volume).exp()
 
-    def scaled(self, scores: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
-        """f̃; −inf becomes 0, to be masked by the caller, since its product with V^{α−1} has no derivative in α."""
-        finite = torch.where(scores == -torch.inf, self.top[..., None], scores)
-        return (finite - self.top[..., None]) * self.factor[..., None]
+    def scaled(self, scores: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+        """f̃, with any dimensions after those of the batch; −inf stays −inf."""
+        known, each = scores > -torch.inf, (..., *[None] * (scores.dim() - self.top.dim()))
+        # The product of −inf with V^{α−1} would have no derivative in α.
+        finite = torch.where(known, scores - self.top[each], 0)
+        return torch.where(known, finite * self.factor[each], -torch.inf)
 
     def unscaled(self, scaled: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
         """f from f̃, the batch last."""

@@ -160,9 +160,6 @@ class Prediction(Density):
         """A tensor that carries dtype and device of the prediction."""
         return self._round(self._normalizer)
 
-    def _extra_repr(self) -> list[str]:
-        return []
-
     def __repr__(self) -> str:
         alpha = f"{self.alpha:g}" if isinstance(self.alpha, float) else f"tensor of shape {tuple(self.alpha.shape)}"
         return f"{type(self).__name__}(alpha: {alpha}, batch_shape: {tuple(self.batch_shape)})"

@@ -182,22 +182,23 @@ def _misplaced(
     local = 2 * spread_points(_HELD_OUT * len(left), 1, left.device).reshape(len(left), _HELD_OUT) - 1
     points = left[:, None] + length[:, None] * (1 + local) / 2
     exact = read(points.flatten()).unflatten(-1, local.shape)
-    dead = (values == -torch.inf).any(-1, keepdim=True).expand(exact.shape)
-    coefficients = legendre_coefficients(view.scaled(values))
+    alive = (values > -torch.inf).all(-1)
+    scaled = view.form.scaled(values)
+    coefficients = legendre_coefficients(torch.where(alive[..., None], scaled, 0))
     slope = legendre_sum(legendre_slope(coefficients)[..., None, :], local).abs() * 2 / length[:, None]
     size = view.form.factor[..., None, None] * torch.where(exact == -torch.inf, 0, exact).abs()
     held_out = HeldOut.between(
-        view.scaled(exact).masked_fill(exact == -torch.inf, -torch.inf).flatten(-2),
-        legendre_sum(coefficients[..., None, :], local).masked_fill(dead, -torch.inf).flatten(-2),
+        view.form.scaled(exact).flatten(-2),
+        torch.where(alive[..., None], legendre_sum(coefficients[..., None, :], local), -torch.inf).flatten(-2),
         rounding_noise(size, noise.points(points) * slope, noise.scores).flatten(-2),
     )
     weights = (length[:, None] / _HELD_OUT).expand(local.shape).flatten()
     between = held_out.misplaced(view.normalizer, alpha, weights).nan_to_num(0)
-    lines = Lines.over(coefficients, ~(values == -torch.inf).any(-1), length / 2)
+    lines = Lines.over(coefficients, alive, length / 2)
     by_parts = live_parts(lines, view.normalizer, alpha, PART_NODES).mass.flatten(-2).sum(-1)
     _, rule = gauss_legendre(values.shape[-1], values.device)
-    density = exp_beta(view.scaled(values) - view.normalizer[..., None, None], 2 - alpha[..., None, None])
-    by_nodes = torch.where(lines.alive, length * (rule / 2 * density).sum(-1), 0)
+    density = exp_beta(scaled - view.normalizer[..., None, None], 2 - alpha[..., None, None])
+    by_nodes = torch.where(alive, length * (rule / 2 * density).sum(-1), 0)
     # Live parts are found where the score turns at most once in a cell.
     folded = torch.where(lines.turns > 1, (by_parts - by_nodes).abs(), 0).sum(-1)
     return between + folded.nan_to_num(0)
@@ -223,17 +224,12 @@ class View:
         cls, values: Float[Tensor, "*batch C q"], length: Float[Tensor, "C"], volume: Tensor, alpha: Tensor
     ) -> "View":
         """From scores at the Gauss nodes of all cells."""
-        form = UnitMeasure.of(values.flatten(-2), volume, alpha)
-        _, rule = gauss_legendre(values.shape[-1], values.device)
+        values, (_, rule) = values.flatten(-2), gauss_legendre(values.shape[-1], values.device)
+        form = UnitMeasure.of(values, volume, alpha)
         weights = (length[:, None] * rule / 2).flatten()
-        scores = form.scaled(values.flatten(-2)).masked_fill(values.flatten(-2) == -torch.inf, -torch.inf)
+        scores = form.scaled(values)
         normalizer = normalizer_on_nodes(scores, weights, alpha)
         return cls(form, normalizer, (weights * _escort(scores, normalizer, alpha)).sum(-1))
-
-    def scaled(self, values: Float[Tensor, "*batch C q"]) -> Float[Tensor, "*batch C q"]:
-        """Scores on the domain of measure one."""
-        scores = self.form.scaled(values.flatten(-2))
-        return scores.reshape(*scores.shape[:-1], *values.shape[-2:])
 
 
 def _escort(scores: Float[Tensor, "*batch n"], normalizer: Float[Tensor, "*batch"], alpha: Tensor) -> Tensor:
@@ -250,19 +246,15 @@ def _too_coarse(
     chosen: Bool[Tensor, "C"],
 ) -> Bool[Tensor, "c"]:
     """Which of the cells in question to halve, because some score of the batch, its extrema or its density need it."""
-    gap = _gaps(view.scaled(values), values == -torch.inf)[..., chosen]
-    values, left, right, alpha, normalizer = (
-        values[..., chosen, :],
-        left[chosen],
-        right[chosen],
-        view.form.alpha,
-        view.normalizer,
-    )
-    length, reach = right - left, torch.maximum(noise.points(left), noise.points(right))
-    masked = values == -torch.inf
-    scores = view.scaled(values)
+    alpha, normalizer = view.form.alpha, view.normalizer
+    alive = (values > -torch.inf).all(-1)
+    scores = torch.where(alive[..., None], view.form.scaled(values), 0)
     coefficients = legendre_coefficients(scores)
-    lines = Lines.over(coefficients, ~masked.any(-1), length / 2)
+    gap = _gaps(coefficients, alive)[..., chosen]
+    values, scores, coefficients = (field[..., chosen, :] for field in (values, scores, coefficients))
+    alive, left, right = alive[..., chosen], left[chosen], right[chosen]
+    length, reach = right - left, torch.maximum(noise.points(left), noise.points(right))
+    lines = Lines.over(coefficients, alive, length / 2)
     _, rule = gauss_legendre(values.shape[-1], values.device)
     escort = (rule / 2 * _escort(scores.flatten(-2), normalizer, alpha).unflatten(-1, scores.shape[-2:])).sum(-1)
     # Where no node is live but the score may rise above the threshold between nodes, take the average.
@@ -271,7 +263,8 @@ def _too_coarse(
     tail = coefficients[..., -2:].abs().sum(-1)
     highest = torch.maximum(scores.amax(-1), lines.heights.amax(-1))
     variation = highest - torch.minimum(scores.amin(-1), lines.heights.amin(-1))
-    size = torch.where(masked, 0, values).abs().amax(-1) * view.form.factor[..., None]
+    known = values > -torch.inf
+    size = torch.where(known, values, 0).abs().amax(-1) * view.form.factor[..., None]
     floor = 8 * noise.scores * (size + reach * variation / length)
     allowed = max(_TOLERANCE, 8 * noise.scores)
     may_live = highest + 2 * tail > threshold_of(normalizer, alpha)[..., None]
@@ -282,14 +275,13 @@ def _too_coarse(
     few, many = (mass.flatten(-2).sum(-1) for mass in by_rules)
     # Where nodes missed a peak the mass may overflow, and the difference is NaN: the negated comparison counts it too.
     peaked = ~((few - many).abs() <= allowed)
-    edge = ~masked.all(-1) & (length > noise.scores * reach)
-    split = torch.where(masked.any(-1), edge, may_live & (rough | torn | folded) | peaked)
+    edge = known.any(-1) & (length > noise.scores * reach)
+    split = torch.where(alive, may_live & (rough | torn | folded) | peaked, edge)
     return split.flatten(0, -2).any(0) if split.dim() > 1 else split
 
 
-def _gaps(scores: Float[Tensor, "*batch C q"], masked: Bool[Tensor, "*batch C q"]) -> Float[Tensor, "*batch C"]:
+def _gaps(coefficients: Float[Tensor, "*batch C q"], alive: Bool[Tensor, "*batch C"]) -> Float[Tensor, "*batch C"]:
     """How far a cell and its neighbours disagree at shared edges: a bend beyond the outermost node shows here."""
-    coefficients, alive = legendre_coefficients(scores), ~masked.any(-1)
     even, odd = coefficients[..., ::2].sum(-1), coefficients[..., 1::2].sum(-1)
     jump = ((even - odd)[..., 1:] - (even + odd)[..., :-1]).abs()
     jump = torch.where(alive[..., 1:] & alive[..., :-1], jump, 0)

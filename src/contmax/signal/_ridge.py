@@ -13,9 +13,10 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from contmax._caches import Shared, for_later, is_captured, on_clear
+from contmax._caches import Shared, is_captured, on_clear
 from contmax._eager import is_eager_cpu, is_exporting, is_exporting_to_onnx, is_real
 from contmax._operator import operator
+from contmax._torch_private import outside_of_transforms_and_modes
 from contmax.basis import Basis
 from contmax.basis._basis import constants_of, living
 from contmax.numerics import eliminated
@@ -197,7 +198,7 @@ def cached_weights(owner: Basis, functions: Basis, even: Even, mask: Tensor | No
     if mask is None:
         weights: Tensor | None = _WEIGHTS.find(owner, even, constants)
         if weights is None and _are_real(even.device, None, constants) and not is_captured(even.device):
-            with for_later():
+            with outside_of_transforms_and_modes():
                 weights = _computed(functions, even, None)
                 _WEIGHTS.add(owner, even, constants, weights, (weights,))
         return weights
@@ -211,7 +212,7 @@ def cached_weights(owner: Basis, functions: Basis, even: Even, mask: Tensor | No
     if missing:
         if is_captured(even.device):
             return None
-        with for_later():
+        with outside_of_transforms_and_modes():
             table = table.filled(missing, functions, even.penalty)
             _TABLES.add(owner, key, constants, table, (table.rows, table.first))
     return table.weights(mask)

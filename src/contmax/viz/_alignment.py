@@ -168,17 +168,12 @@ def alignment_html(
 
 
 def _cells(own: Tensor, other: Tensor) -> str:
+    """Cells with per cent in two letters; a point for less than one half, nothing for exactly 0."""
+    short = [f"{100 * share:.0f}" if share >= 0.005 else "·" if share else "" for share in own.tolist()]
     return "".join(
-        f"<td{shaded(first, second)}>{_short(share)}"
-        for share, first, second in zip(own.tolist(), levels(own), levels(other), strict=True)
+        f"<td{shaded(first, second)}>{number}"
+        for number, first, second in zip(short, levels(own), levels(other), strict=True)
     )
-
-
-def _short(share: float) -> str:
-    """Per cent in two letters; a point for less than one half."""
-    if not share:
-        return ""
-    return f"{100 * share:.0f}" if share >= 0.005 else "·"
 
 
 def _checked(

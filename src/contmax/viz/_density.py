@@ -67,7 +67,11 @@ def plot_density(
             "line and in the plane. Pass a density with one or two dimensions."
         )
     members = line_members(density, index)
-    low, high = _line_limits(members) if limits is None else checked_limits(limits)
+    if limits is None:
+        views = [member.view() for member in members]
+        start, end = min(view[0] for view in views), max(view[1] for view in views)
+        limits = start - _MARGIN * (end - start), end + _MARGIN * (end - start)
+    low, high = checked_limits(limits)
     drawn = axes_for(ax)
     for member in members:
         draw_curve(drawn, member, low, high, next_color(drawn, color))
@@ -164,13 +168,6 @@ def next_color(ax: Any, color: Any) -> Any:
     return found
 
 
-def _line_limits(members: list[LineMember]) -> tuple[float, float]:
-    views = [member.view() for member in members]
-    low, high = min(view[0] for view in views), max(view[1] for view in views)
-    margin = _MARGIN * (high - low)
-    return low - margin, high + margin
-
-
 def checked_limits(limits: Any) -> tuple[float, float]:
     """Two finite numbers, the first below the second."""
     try:
@@ -225,7 +222,7 @@ def ellipse_patch(ellipse: MassEllipse, color: Any, *, halo: bool = False) -> An
         ellipse.centre,
         2 * ellipse.half_axes[0],
         2 * ellipse.half_axes[1],
-        angle=math.degrees(math.atan2(ellipse.axis[1], ellipse.axis[0])),
+        angle=ellipse.angle,
         facecolor=(*to_rgb(color), 0.14 * ellipse.weight),
         edgecolor=(*to_rgb(color), ellipse.weight),
         path_effects=effects,

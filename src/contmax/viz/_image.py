@@ -1,7 +1,6 @@
 """Where a model looks in an image: a picture and a page, with weights of cells and ellipses of densities."""
 
 import base64
-import math
 import struct
 import zlib
 from typing import Any
@@ -168,15 +167,13 @@ def image_attention_html(
     if density is not None and members is None:
         places = (torch.arange(_SHADE_GRID, dtype=torch.float64) + 0.5) / _SHADE_GRID
         parts += [_cells(heights, height, "shade") for heights in grid_heights(density, places, places, index)]
-    rows, columns = (0, 0) if cells is None else cells.shape
+    rows, columns = (1, 1) if cells is None else cells.shape
     if cells is not None:
         parts.append(_cells(cells, height, "cells"))
-        parts.append(
-            f'<g transform="{_scale(rows, columns, height)}"><rect id="mark" width="1" height="1" '
-            'vector-effect="non-scaling-stroke"/></g>'
-        )
-    else:
-        parts.append('<rect id="mark"/>')
+    parts.append(
+        f'<g transform="{_scale(rows, columns, height)}"><rect id="mark" width="1" height="1" '
+        'vector-effect="non-scaling-stroke"/></g>'
+    )
     named = [(number, ellipse) for number, own in enumerate(members or (), 1) for ellipse in own]
     drawn = "".join(_ellipse(ellipse.swapped(), _words(number, ellipse)) for number, ellipse in named)
     parts.append(f'<g transform="scale({_WIDTH} {height:.1f})">{drawn}</g>')
@@ -225,11 +222,10 @@ def _words(number: int, ellipse: MassEllipse) -> str:
 
 def _ellipse(ellipse: MassEllipse, words: str) -> str:
     (x, y), (a, b) = ellipse.centre, ellipse.half_axes
-    angle = math.degrees(math.atan2(ellipse.axis[1], ellipse.axis[0]))
     return (
-        f'<ellipse cx="{x:.5g}" cy="{y:.5g}" rx="{a:.5g}" ry="{b:.5g}" transform="rotate({angle:.3f} {x:.5g} {y:.5g})" '
-        f'opacity="{ellipse.weight:.3g}" vector-effect="non-scaling-stroke" tabindex="0" role="img" '
-        f'aria-label="{words}"/>'
+        f'<ellipse cx="{x:.5g}" cy="{y:.5g}" rx="{a:.5g}" ry="{b:.5g}" '
+        f'transform="rotate({ellipse.angle:.3f} {x:.5g} {y:.5g})" opacity="{ellipse.weight:.3g}" '
+        f'vector-effect="non-scaling-stroke" tabindex="0" role="img" aria-label="{words}"/>'
     )
 
 

@@ -120,8 +120,8 @@ class LineMember:
         return torch.stack([(points > start) & (points < end) for start, end in stretches]).any(0)
 
 
-def line_members(density: Distribution, index: Index = ()) -> list[LineMember]:
-    """The members of a batch of densities on the line at an index; all of them without one."""
+def line_members(density: Distribution, index: Index = (), shape: tuple[int, ...] | None = None) -> list[LineMember]:
+    """The members of a batch of densities on the line at an index, a batch of this shape; all of them without both."""
     require_density(density)
     if len(density.event_shape):
         raise TypeError(
@@ -131,22 +131,18 @@ def line_members(density: Distribution, index: Index = ()) -> list[LineMember]:
     if density.support is not None and density.support.is_discrete:
         raise TypeError(f"{type(density).__name__} is discrete: it has weights, not a density. Pass them as weights.")
     places = members(density, index)
+    if shape is not None and len(places) != math.prod(shape):
+        raise ValueError(
+            f"density must have batch shape {shape}; got {tuple(density.batch_shape)} and index {index}. "
+            "Pass index= to choose one example of a batch."
+        )
     wide = unchecked(density, torch.float64)
     return [LineMember(wide, place) for place in places]
 
 
 def one_line_member(density: Distribution | None, index: Index = ()) -> LineMember | None:
     """The one member at an index; None if there is no density."""
-    if density is None:
-        return None
-    found = line_members(density, index)
-    if len(found) != 1:
-        places = (index,) if isinstance(index, int) else tuple(index)
-        raise ValueError(
-            f"density must be one density; got batch shape {tuple(density.batch_shape)} and index {places}. "
-            "Pass index= to choose one of the batch."
-        )
-    return found[0]
+    return None if density is None else line_members(density, index, ())[0]
 
 
 def _merged(intervals: list[tuple[float, float]]) -> list[tuple[float, float]]:
@@ -182,34 +178,20 @@ class TokenAttention:
         """The checked arguments of a picture: one row of attention, or one for each of several target tokens."""
         require_something(weights, density)
         count = len(tokens)
-        shape: tuple[int, ...] = (count,) if targets is None else (targets, count)
+        rows = () if targets is None else (targets,)
         meaning = f"one weight for each of {count} tokens, shape ({count},)"
         if targets is not None:
             meaning = f"a row for each of {targets} target tokens and a column for each of {count} source tokens"
-        shares = checked_weights(weights, shape, meaning, index)
-        shares = None if shares is None else shares.reshape(-1, count)
-        if targets is None:
-            member = one_line_member(density, index)
-            return cls(tokens, shares, None if member is None else [member])
-        members = None if density is None else line_members(density, index)
-        if density is not None and members is not None and len(members) != targets:
-            raise ValueError(
-                f"density must have batch shape ({targets},), one density for each target token; got "
-                f"{tuple(density.batch_shape)}. Pass index= to choose one sentence of a batch."
-            )
-        return cls(tokens, shares, members)
-
-    def _edges(self, parts: int = 1) -> Float[Tensor, "n+1"]:
-        """Ends of the cells, each divided into parts."""
-        return torch.linspace(0, 1, parts * len(self.tokens) + 1, dtype=torch.float64)
+        shares = checked_weights(weights, (*rows, count), meaning, index)
+        drawn = None if density is None else line_members(density, index, rows)
+        return cls(tokens, None if shares is None else shares.reshape(-1, count), drawn)
 
     def mass(self, parts: int = 1) -> Tensor | None:
         """The mass of each density in each token, or in each part of a token, (T, parts · L)."""
-        edges = self._edges(parts)
+        edges = torch.linspace(0, 1, parts * len(self.tokens) + 1, dtype=torch.float64)
         return None if self.densities is None else torch.stack([member.cell_mass(edges) for member in self.densities])
 
     def in_support(self) -> Tensor | None:
         """Whether the middle of a token lies in the support of a density, (T, L)."""
-        edges = self._edges()
-        middles = (edges[1:] + edges[:-1]) / 2
+        middles = (torch.arange(len(self.tokens), dtype=torch.float64) + 0.5) / len(self.tokens)
         return None if self.densities is None else torch.stack([member.holds(middles) for member in self.densities])

@@ -134,12 +134,11 @@ def page(title: str, body: str, data: str, rules: str, script: str, height: int)
 
 def _shades() -> str:
     """Classes l1 … l9 shade with the first colour, d1 … d9 underline with the second."""
-    rules = []
-    for level in range(1, LEVELS + 1):
-        share = level / LEVELS
-        rules.append(f".l{level} {{ background: rgb(var(--first) / {_FULLEST * share:.2f}); }}")
-        rules.append(f".d{level} {{ box-shadow: inset 0 -.28em rgb(var(--second) / {0.15 + 0.85 * share:.2f}); }}")
-    return "\n".join(rules) + "\n"
+    return "".join(
+        f".l{level} {{ background: rgb(var(--first) / {_FULLEST * level / LEVELS:.2f}); }}\n"
+        f".d{level} {{ box-shadow: inset 0 -.28em rgb(var(--second) / {0.15 + 0.85 * level / LEVELS:.2f}); }}\n"
+        for level in range(1, LEVELS + 1)
+    )
 
 
 def escaped(text: str) -> str:

@@ -1,7 +1,7 @@
 """A density in the plane for pictures: ellipses that hold a share of its mass, heights on a grid."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -34,7 +34,12 @@ class MassEllipse:
     centre: tuple[float, float]
     axis: tuple[float, float]
     half_axes: tuple[float, float]
-    weight: float = 1.0
+    weight: float
+
+    @property
+    def angle(self) -> float:
+        """The direction of the longer half axis, in degrees."""
+        return math.degrees(math.atan2(self.axis[1], self.axis[0]))
 
     @property
     def reach(self) -> tuple[float, float]:
@@ -44,8 +49,7 @@ class MassEllipse:
 
     def swapped(self) -> "MassEllipse":
         """The ellipse with its coordinates in the other order."""
-        (x, y), (u, v) = self.centre, self.axis
-        return MassEllipse(self.share, (y, x), (v, u), self.half_axes, self.weight)
+        return replace(self, centre=self.centre[::-1], axis=self.axis[::-1])
 
 
 def mass_ellipses(density: Distribution, index: Index = ()) -> list[list[MassEllipse]] | None:
@@ -54,83 +58,64 @@ def mass_ellipses(density: Distribution, index: Index = ()) -> list[list[MassEll
     component: Any = getattr(density, "component_distribution", density)
     if not all(hasattr(component, name) for name in ("loc", "scale_tril")):
         return None
-    places = members(density, index)
-    if component is density:
-        return [_ellipses_of(density, place) for place in places]
-    mixture: Any = density
-    count = component.batch_shape[-1]
-    weights = scaled(mixture.mixture_distribution.probs.expand(component.batch_shape).reshape(-1, count)).tolist()
+    mixture: Any = getattr(density, "mixture_distribution", None)
+    shares = torch.ones(1) if mixture is None else scaled(mixture.probs)
+    weights = shares.expand(*density.batch_shape, shares.shape[-1]).reshape(-1, shares.shape[-1]).tolist()
     return [
         [
             ellipse
             for number, weight in enumerate(weights[place])
             if weight > 0
-            for ellipse in _ellipses_of(component, place * count + number, weight)
+            for ellipse in _ellipses_of(component, place * len(weights[place]) + number, weight)
         ]
-        for place in places
+        for place in members(density, index)
     ]
 
 
 @torch.no_grad()
-def _ellipses_of(density: Any, place: int, weight: float = 1.0) -> list[MassEllipse]:
-    batch = density.batch_shape
-    loc = density.loc.expand(*batch, 2).reshape(-1, 2)[place].double().cpu()
-    tril = density.scale_tril.expand(*batch, 2, 2).reshape(-1, 2, 2)[place].double().cpu()
+def _ellipses_of(density: Any, place: int, weight: float) -> list[MassEllipse]:
+    wide: Any = unchecked(density, torch.float64)
+
+    def of(value: float | Tensor, *shape: int) -> Tensor:
+        own = torch.as_tensor(value, dtype=torch.float64).cpu()
+        return own.expand((*density.batch_shape, *shape)).reshape(-1, *shape)[place]
+
+    loc, tril = of(wide.loc, 2), of(wide.scale_tril, 2, 2)
     if not bool(loc.isfinite().all() & tril.isfinite().all()):
         raise ValueError(f"{type(density).__name__} has a NaN or infinite parameter, so it cannot be drawn.")
     turned = tril @ principal_axes(tril)
     lengths = turned.norm(dim=0).tolist()
-    axis = (turned[:, 0] / lengths[0]).tolist()
-    index, radius, threshold = _profile_of(density, place)
-    shares = BOUNDED_SHARES if math.isfinite(radius) else UNBOUNDED_SHARES
+    u, v = (turned[:, 0] / lengths[0]).tolist()
+    # A density of torch's own is a Gaussian.
+    alpha = float(of(getattr(wide, "alpha", 1.0)))
+    threshold = float(of(getattr(wide, "threshold", -math.inf)))
     found = []
     # The outer ellipse is first, so that the inner one is drawn on it.
-    for share in reversed(shares):
-        scale = radius_of_share(share, index, radius, threshold)
-        half_axes = (scale * lengths[0], scale * lengths[1])
-        found.append(MassEllipse(share, tuple(loc.tolist()), tuple(axis), half_axes, weight))
+    for share in reversed(BOUNDED_SHARES if alpha > 1 else UNBOUNDED_SHARES):
+        radius = radius_of_share(share, alpha, threshold)
+        half_axes = (radius * lengths[0], radius * lengths[1])
+        found.append(MassEllipse(share, tuple(loc.tolist()), (u, v), half_axes, weight))
     return found
 
 
-def _profile_of(density: Any, place: int) -> tuple[float, float, float]:
-    """α, R and λ; those of a Gaussian for torch's own."""
-    if not hasattr(density, "radius"):
-        return 1.0, math.inf, -math.inf
-    wide: Any = unchecked(density, torch.float64)
-
-    def number(value: float | Tensor) -> float:
-        if not isinstance(value, Tensor):
-            return value
-        return float(value.expand(density.batch_shape).flatten()[place])
-
-    return number(wide.alpha), number(wide.radius), number(wide.threshold)
-
-
-def radius_of_share(share: float, alpha: float, radius: float, threshold: float) -> float:
+def radius_of_share(share: float, alpha: float, threshold: float) -> float:
     r"""The Mahalanobis radius r within which a β-Gaussian in the plane has a share q of its mass.
 
     In the plane the mass outside of radius r is :math:`(p(r)/p(0))^\alpha` for every α, hence
 
-    .. math:: r^2 = -2\lambda\,\big(1 - (1-q)^{(\alpha-1)/\alpha}\big), \qquad
-              r^2 = -2\ln(1-q) \text{ for } \alpha = 1, \qquad r^2 = R^2 q \text{ for } \alpha = \infty
+    .. math:: r^2 = -2\lambda\,\big(1 - (1-q)^{1-1/\alpha}\big), \qquad r^2 = -2\ln(1-q) \text{ for } \alpha = 1
 
     Args:
         share: q; 1 only if the support is bounded.
         alpha: α > 1/2.
-        radius: R, that of the support; +∞ for α ≤ 1.
-        threshold: λ, −R²/2 where α > 1; read where α < 1 only.
+        threshold: λ, −R²/2 where α > 1; not read where α = 1.
 
     Example:
-        >>> round(radius_of_share(1.0, 2.0, 1.5, -1.125), 3), round(radius_of_share(0.5, 1.0, math.inf, -math.inf), 3)
+        >>> round(radius_of_share(1.0, 2.0, -1.125), 3), round(radius_of_share(0.5, 1.0, -math.inf), 3)
         (1.5, 1.177)
     """
-    if alpha == math.inf:
-        return radius * math.sqrt(share)
     outside = math.log1p(-share) if share < 1 else -math.inf
-    if alpha == 1:
-        return math.sqrt(-2 * outside)
-    square = radius * radius if alpha > 1 else -2 * threshold
-    return math.sqrt(square * -math.expm1(outside * (alpha - 1) / alpha))
+    return math.sqrt(-2 * outside if alpha == 1 else 2 * threshold * math.expm1(outside * (1 - 1 / alpha)))
 
 
 def require_plane(density: Distribution) -> None:
@@ -160,15 +145,13 @@ def plane_view(density: Distribution) -> tuple[tuple[float, float], tuple[float,
     """Limits of both coordinates that show nearly all of every member."""
     ellipses = [ellipse for own in mass_ellipses(density) or () for ellipse in own]
     if ellipses:
-        spans = [
-            [(e.centre[axis] - e.reach[axis], e.centre[axis] + e.reach[axis]) for e in ellipses] for axis in (0, 1)
-        ]
+        middle, reach = torch.tensor([[e.centre, e.reach] for e in ellipses], dtype=torch.float64).unbind(1)
         # An unbounded density extends beyond the ellipse that holds nine tenths.
         margin = 0.1 if all(e.share in BOUNDED_SHARES for e in ellipses) else 0.4
     else:
-        mean, reach = (part.double().cpu().reshape(-1, 2) for part in (density.mean, 3 * density.variance.sqrt()))
-        spans = [torch.stack([mean - reach, mean + reach], -1)[:, axis].tolist() for axis in (0, 1)]
+        middle, reach = (part.double().cpu().reshape(-1, 2) for part in (density.mean, 3 * density.variance.sqrt()))
         margin = 0.0
-    ends = [(min(low for low, _ in span), max(high for _, high in span)) for span in spans]
-    (a, b), (c, d) = ((low - margin * (high - low), high + margin * (high - low)) for low, high in ends)
+    low, high = (middle - reach).amin(0), (middle + reach).amax(0)
+    edge = margin * (high - low)
+    (a, c), (b, d) = (low - edge).tolist(), (high + edge).tolist()
     return (a, b), (c, d)

@@ -202,23 +202,15 @@ def _legend(shares: Tensor | None, member: LineMember | None) -> str:
 
 def _strip(shares: Tensor | None, member: LineMember | None) -> str:
     """The overview: weights as bars, the density as a curve, each on its own scale."""
-    parts = []
-    if member is not None:
-        for start, end in member.stretches():
-            low, high = max(start, 0.0), min(end, 1.0)
-            if low < high:
-                parts.append(
-                    f'<rect class="support" x="{_WIDTH * low:.1f}" y="0" width="{_WIDTH * (high - low):.1f}" '
-                    f'height="{_HEIGHT}"/>'
-                )
-    if shares is not None:
-        parts.append(f'<path class="bars" d="{_bars(shares)}"/>')
-    if member is not None:
-        parts.append(f'<path class="curve" vector-effect="non-scaling-stroke" d="{_curve(member)}"/>')
-    inner = "".join(parts)
+    support = "".join(
+        f'<rect class="support" x="{_WIDTH * start:.1f}" width="{_WIDTH * (end - start):.1f}" height="{_HEIGHT}"/>'
+        for start, end in ([] if member is None else member.stretches())
+    )
+    bars = "" if shares is None else f'<path class="bars" d="{_bars(shares)}"/>'
+    curve = "" if member is None else f'<path class="curve" vector-effect="non-scaling-stroke" d="{_curve(member)}"/>'
     return (
         f'<svg id="strip" class="strip" viewBox="0 0 {_WIDTH} {_HEIGHT}" preserveAspectRatio="none" role="img" '
-        f'aria-label="Attention from the first token to the last">{inner}'
+        f'aria-label="Attention from the first token to the last">{support}{bars}{curve}'
         f'<line id="mark" y1="0" y2="{_HEIGHT}" x1="0" x2="0" vector-effect="non-scaling-stroke"/></svg>'
     )
 

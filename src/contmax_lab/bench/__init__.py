@@ -10,6 +10,7 @@ of CUDA graphs, and eager calls.
 """
 
 from contmax_lab.bench._attention import ATTENTION, DENSITIES
+from contmax_lab.bench._decode import GPU_DECODE
 from contmax_lab.bench._entmax_attention import ENTMAX_ATTENTION, GPU_ENTMAX_ATTENTION, GPU_ENTMAX_ATTENTION_PEERS
 from contmax_lab.bench._figure import Figure as Figure
 from contmax_lab.bench._figure import Suite as Suite
@@ -46,6 +47,7 @@ GPU_SUITES: list[Suite] = [
     GPU_ATTENTION,
     GPU_ENTMAX_ATTENTION,
     GPU_ENTMAX_ATTENTION_PEERS,
+    GPU_DECODE,
     GPU_GROWTH,
     GPU_TRANSLATION,
     GPU_VQA,

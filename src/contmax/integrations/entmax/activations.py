@@ -40,9 +40,7 @@ def entmax15(X: Float[Tensor, "..."], dim: int = -1, k: int | None = None) -> Fl
     .. math:: p = \arg\max_{p \in \triangle} \langle x, p\rangle - \Omega_{3/2}(p) = [x/2 - \tau]_+^2
 
     Args:
-        X: scores x, any shape; −inf counts as masked.
-        dim: the axis of the distribution.
-        k: accepted for compatibility; it has no effect, since nothing is sorted.
+        X, dim, k: as for :func:`sparsemax`.
 
     Returns:
         Probabilities of the shape of X, as :func:`contmax.entmax` with α = 1.5.

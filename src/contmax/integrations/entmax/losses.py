@@ -125,7 +125,12 @@ def _normmax_losses(X: Tensor, target: Tensor, alpha: float | Tensor, ignore_ind
     place = x.detach().argmax(-1, keepdim=True)
     top = x.gather(-1, place)
     shifted = x - top.detach()
-    loss = _by_alpha(alpha, lambda above: _gap(shifted, place, above), torch.zeros_like(top))
+
+    def gap(alpha: float | Tensor) -> Tensor:
+        largest = _normmax_powers(shifted, alpha, -1).gather(-1, place)
+        return -torch.expm1(_inverse_kappa(alpha) * largest.log())
+
+    loss = _by_alpha(alpha, gap, torch.zeros_like(top))
     ignored = torch.zeros_like(nothing)
     if target.is_floating_point():
         y = target.to(x.dtype)
@@ -136,12 +141,6 @@ def _normmax_losses(X: Tensor, target: Tensor, alpha: float | Tensor, ignore_ind
         loss = loss + top - x.gather(-1, target.unsqueeze(-1).masked_fill(ignored, 0))
     loss = loss.masked_fill(nothing, torch.inf).masked_fill(ignored, 0)
     return loss.squeeze(-1).to(output_dtype(X))
-
-
-def _gap(shifted: Tensor, place: Tensor, alpha: float | Tensor) -> Tensor:
-    """1 − w_max^{1/κ}, with the maximum at `place`."""
-    largest = _normmax_powers(shifted, alpha, -1).gather(-1, place)
-    return -torch.expm1(_inverse_kappa(alpha) * largest.log())
 
 
 def _norm(y: Tensor, alpha: float | Tensor) -> Tensor:

@@ -1,6 +1,5 @@
 """`entmax.root_finding`: α-entmax for every α, α-normmax and budgets (k-subsets), as functions and as modules."""
 
-import math
 from collections.abc import Callable
 from types import SimpleNamespace
 
@@ -8,18 +7,14 @@ import torch
 from torch import Tensor
 
 from contmax import maps
-from contmax._eager import is_eager_cpu, is_exporting
-from contmax._operator import operator
 from contmax._precision import wide_dtype
 from contmax._typing import Float
 from contmax.deformed import escort
 from contmax.integrations.entmax.activations import _Map
 from contmax.maps._arguments import checked_scores, output_dtype
 
-# Steps of the search for a threshold where their number must be fixed (traced graphs, accelerators). Six are typical.
-# The worst cases found over 2 ≤ L ≤ 50,000, scores from flat to peaked, geometric and tied, and all budgets: 22 and 31.
-_FIXED_STEPS = {torch.float32: 24, torch.float64: 32}
-_MOST_STEPS = 512
+# Halvings of an interval of length 1 until its ends are neighbours in the dtype.
+_STEPS = {torch.float32: 24, torch.float64: 53}
 
 
 def entmax_bisect(
@@ -73,11 +68,9 @@ def normmax_bisect(
     is the 1/α-escort of w.
 
     Args:
-        X: scores x, any shape; −inf counts as masked.
+        X, dim, n_iter: as for :func:`entmax_bisect`.
         alpha: α, a number, or a tensor that broadcasts to X with size 1 along `dim`; differentiable. α = ∞ gives a
             uniform distribution on the support of sparsemax. α ≤ 1 gives one on the largest score, shared by ties.
-        dim: the axis of the distribution.
-        n_iter: accepted for compatibility; the solver runs to the rounding of the dtype.
 
     Returns:
         Probabilities of the shape of X.
@@ -107,16 +100,14 @@ def budget_bisect(
 
     .. math:: p = \arg\max_{0 \le p \le 1,\ \sum p = B} \langle x, p\rangle - \tfrac12 \|p\|^2 = \min(1, [x - \tau]_+)
 
-    A search finds the active entries, 0 < p < 1. Given those τ has a closed form, the only part that is differentiated:
+    Bisection finds the active entries, 0 < p < 1. Given them τ has a closed form, the only part that is differentiated:
 
     .. math:: \tau = \Bigl(\#\{p = 1\} + \sum_{active} x - B\Bigr) / \#active
 
     Args:
-        X: scores x, any shape; −inf counts as masked.
+        X, dim, n_iter: as for :func:`entmax_bisect`.
         budget: B, a number, or a tensor that broadcasts to X with size 1 along `dim`; differentiable. A budget that
             cannot be met, below 0 or above the number of finite scores, is replaced by the nearest that can.
-        dim: the axis of the budget.
-        n_iter: accepted for compatibility; the solver is exact.
 
     Returns:
         A tensor of the shape of X with entries in [0, 1] that add up to the budget.
@@ -129,16 +120,11 @@ def budget_bisect(
     """
     x = checked_scores(X, dim, "budget_bisect")
     present = x != -torch.inf
-    pivot = _pivot(x.detach(), budget, dim)
     budget = budget.to(x.dtype) if isinstance(budget, Tensor) else x.new_full([1] * x.dim(), budget)
     budget = budget.clamp(min=0).minimum(present.sum(dim, keepdim=True))
     # Scores near the threshold keep their digits when centred at the pivot, not always when centred at the maximum.
-    # Scores 2 or more below the pivot get no mass.
-    centred = torch.where(present, x - pivot, -4)
-    # A compiled graph holds the search as one node; an exported graph must not depend on our operators.
-    search = _threshold if is_exporting() else _traced_threshold
-    last = dim % x.dim() - x.dim()  # torch.vmap puts its axis in front
-    p = (centred.detach() - search(centred.detach(), budget.detach(), last)).clamp(0, 1)
+    centred = torch.where(present, x - _pivot(x.detach(), budget.detach(), dim), -4)
+    p = (centred.detach() - _threshold(centred.detach(), budget.detach(), dim)).clamp(0, 1)
     # The negation makes a NaN active, so that it reaches the result.
     active = ~((p <= 0) | (p >= 1))
     spare = budget - (p >= 1).sum(dim, keepdim=True)
@@ -170,55 +156,26 @@ def _inverse_kappa(alpha: float | Tensor) -> float | Tensor:
     return 1 / (1 + 1 / (alpha - 1))
 
 
-def _pivot(x: Tensor, budget: float | Tensor, dim: int) -> Tensor:
-    """The ⌈B⌉-th largest score, or the smallest finite one: a threshold lies at most 2 below it, and none above it.
+def _pivot(x: Tensor, budget: Tensor, dim: int) -> Tensor:
+    """The ⌈B⌉-th largest score, 0 if it is −∞; a threshold lies at most 1 below it, and none above it.
 
     More than ⌊B⌋ scores one above the threshold would exceed the budget; fewer than ⌈B⌉ above it could not fill it. A
     NaN anywhere in the slice is the result, since NaNs sort first.
     """
-    length = x.shape[dim]
-    if isinstance(budget, Tensor):
-        shape = list(x.shape)
-        shape[dim] = 1
-        rank = (budget.detach().ceil().long() - 1).clamp(0, length - 1).expand(shape)
-        descending = x.sort(dim=dim, descending=True).values
-        pivot = descending.gather(dim, rank)
-    else:
-        count = math.ceil(min(max(budget, 1), length))
-        descending = x.topk(count, dim).values
-        pivot = descending.narrow(dim, count - 1, 1)
+    descending = x.sort(dim=dim, descending=True).values
     top = descending.narrow(dim, 0, 1)
-    least = torch.where(x == -torch.inf, torch.inf, x).amin(dim, keepdim=True)
-    pivot = torch.where(pivot == -torch.inf, torch.where(least == torch.inf, 0, least), pivot)
-    return torch.where(top.isnan(), top, pivot)
+    pivot = descending.gather(dim, (budget.ceil().long().clamp(min=1) - 1).expand(top.shape))
+    return torch.where(top.isnan(), top, pivot.masked_fill(pivot == -torch.inf, 0))
 
 
 def _threshold(x: Tensor, budget: Tensor, dim: int) -> Tensor:
-    """τ ∈ [−2, 0] with Σ clip(x − τ, 0, 1) = B, by Newton's method with a bracket; B has size 1 along `dim`.
-
-    The sum is piecewise linear in τ, so a Newton step on the right piece is exact. Every eighth step halves the bracket
-    instead, which bounds the number of steps. A row stops when its sum is the budget up to rounding.
-    """
-    low, high = torch.full_like(budget, -2), torch.zeros_like(budget)
-    threshold = torch.full_like(budget, -0.5)
-    eager = is_eager_cpu(x)
-    rounding = 4 * torch.finfo(x.dtype).eps
-    for step in range(_MOST_STEPS if eager else _FIXED_STEPS[x.dtype]):
-        above = x - threshold
-        clipped = above.clamp(0, 1)
-        excess = clipped.sum(dim, keepdim=True) - budget
-        open_rows = (excess.abs() > rounding * (1 + budget)) & (high - low > rounding)
-        if eager and not bool(open_rows.any()):
-            break
-        slope = (clipped == above).sum(dim, keepdim=True)
-        low, high = torch.where(excess >= 0, threshold, low), torch.where(excess <= 0, threshold, high)
-        newton = threshold + excess / slope.clamp(min=1)
-        halve = (newton <= low) | (newton >= high) | (step % 8 == 7)
-        threshold = torch.where(open_rows, torch.where(halve, (low + high) / 2, newton), threshold)
-    return threshold
-
-
-_traced_threshold = operator("budget_threshold", like=lambda x, budget, dim: torch.empty_like(budget))(_threshold)
+    """τ ∈ [−1, 0] with Σ clip(x − τ, 0, 1) = B, up to rounding, by bisection; B has size 1 along `dim`."""
+    low, high = torch.full_like(budget, -1), torch.zeros_like(budget)
+    for _ in range(_STEPS[x.dtype]):
+        middle = (low + high) / 2
+        exceeds = (x - middle).clamp(0, 1).sum(dim, keepdim=True) >= budget
+        low, high = torch.where(exceeds, middle, low), torch.where(exceeds, high, middle)
+    return low
 
 
 class SparsemaxBisect(_Map, function=sparsemax_bisect, dim=-1, n_iter=None):

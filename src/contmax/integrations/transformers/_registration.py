@@ -99,7 +99,10 @@ def _post_init(original: Any, model: PreTrainedModel) -> None:
             f"config.entmax_alpha is {model.config.entmax_alpha}, but attention is {model.config._attn_implementation}:"
             f' pass attn_implementation="{NAME}" to use it.'
         )
-    attach_learned_alpha(model)
+    # `from_pretrained` fills the parameters.
+    for _, layer in attention_layers(model):
+        if getattr(layer.config, "entmax_alpha_learnable", False) and not hasattr(layer, "entmax_alpha"):
+            layer.entmax_alpha = _learned(layer, None)
     original(model)
 
 
@@ -107,11 +110,10 @@ def _set_attn_implementation(original: Any, model: PreTrainedModel, attn_impleme
     everywhere = not isinstance(attn_implementation, dict)
     by_part = {"": attn_implementation} if everywhere else attn_implementation
     models = [module for module in model.modules() if isinstance(module, PreTrainedModel)]
-    for part, name in by_part.items():
-        config = model.config if part == "" else getattr(model.config, part, None)
-        for each in models:
-            if name == NAME and (everywhere or each.config is config):
-                require_interface(each)
+    chosen = [getattr(model.config, part, None) if part else model.config for part in by_part if by_part[part] == NAME]
+    for each in models:
+        if (everywhere and chosen) or any(each.config is config for config in chosen):
+            require_interface(each)
     if attn_implementation == NAME:
         require_attention(model)
     original(model, attn_implementation, **options)
@@ -130,21 +132,14 @@ def _initialize_weights(original: Any, model: PreTrainedModel, module: Module, *
     original(model, module, *arguments)
 
 
-def _from_config(original: Any, kind: type[PreTrainedModel], *arguments: Any, **options: Any) -> Any:
-    model = original(kind, *arguments, **options)
-    # Only a model that is made with this option is checked. transformers makes the parts of a model without the
-    # option, and some of these parts have no attention.
-    if "attn_implementation" in options and uses_entmax(model):
+def _made(original: Any, kind: type[PreTrainedModel], *arguments: Any, **options: Any) -> Any:
+    made = original(kind, *arguments, **options)
+    model = made[0] if isinstance(made, tuple) else made
+    # Only a model that is made with one of these options is checked. transformers makes the parts of a model without
+    # them, and some of these parts have no attention.
+    if not options.keys().isdisjoint(("attn_implementation", "config")) and uses_entmax(model):
         require_attention(model)
-    return model
-
-
-def _from_pretrained(original: Any, kind: type[PreTrainedModel], *arguments: Any, **options: Any) -> Any:
-    loaded = original(kind, *arguments, **options)
-    model = loaded[0] if isinstance(loaded, tuple) else loaded
-    if uses_entmax(model):
-        require_attention(model)
-    return loaded
+    return made
 
 
 EXTENDED: dict[str, Callable[..., Any]] = {
@@ -152,8 +147,8 @@ EXTENDED: dict[str, Callable[..., Any]] = {
     "post_init": _post_init,
     "set_attn_implementation": _set_attn_implementation,
     "_initialize_weights": _initialize_weights,
-    "_from_config": _from_config,
-    "from_pretrained": _from_pretrained,
+    "_from_config": _made,
+    "from_pretrained": _made,
 }
 
 
@@ -234,13 +229,6 @@ def make_alpha_learnable(model: Module, alpha: float | None = None) -> None:
             cast(PreTrainedConfig, part.config).entmax_alpha_learnable = True
 
 
-def attach_learned_alpha(model: PreTrainedModel) -> None:
-    """Add the parameters of a learned α to the layers whose configuration has one: `from_pretrained` fills them."""
-    for _, layer in attention_layers(model):
-        if getattr(layer.config, "entmax_alpha_learnable", False) and not hasattr(layer, "entmax_alpha"):
-            layer.entmax_alpha = _learned(layer, None)
-
-
 def _learned(layer: Any, alpha: float | None) -> AlphaModule:
     start = given_alpha(layer) if alpha is None else alpha
     module = AlphaModule(start, learnable=True, num_heads=heads_of(layer))
@@ -305,7 +293,7 @@ class AlphaSchedule(TrainerCallback):
         Raises:
             ValueError: if the model does not use entmax attention.
         """
-        self._set(context["model"], state.global_step, state)
+        set_alpha(context["model"], self.alpha_after(state.global_step / max(1, state.max_steps)))
 
     on_step_end = on_train_begin
 
@@ -313,8 +301,5 @@ class AlphaSchedule(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **context: Any
     ) -> None:
         """If the trainer has loaded the best weights, set α to the value that belongs to them."""
-        best = state.best_global_step if args.load_best_model_at_end else None
-        self._set(context["model"], state.global_step if best is None else best, state)
-
-    def _set(self, model: Module, step: int, state: TrainerState) -> None:
-        set_alpha(model, self.alpha_after(step / max(1, state.max_steps)))
+        if args.load_best_model_at_end and state.best_global_step is not None:
+            set_alpha(context["model"], self.alpha_after(state.best_global_step / max(1, state.max_steps)))

@@ -1,11 +1,13 @@
-"""Entmax attention of queries to keys: two operators by Triton's kernels; lists on a CPU are in `_cpu_listed`.
+"""Entmax attention of queries to keys: three operators by Triton's kernels; lists on a CPU are in `_cpu_listed`.
 
 `README.md` says how. triton and numba are imported by the first call that needs them.
 """
 
-from contmax.kernels.attention._operators import AttentionLists as AttentionLists
-from contmax.kernels.attention._operators import AttentionOptions as AttentionOptions
 from contmax.kernels.attention._operators import attention as attention
 from contmax.kernels.attention._operators import attention_backward as attention_backward
 from contmax.kernels.attention._operators import attention_fits as attention_fits
-from contmax.kernels.attention._operators import is_by_distance as is_by_distance
+from contmax.kernels.attention._operators import decoding as decoding
+from contmax.kernels.attention._operators import decoding_fits as decoding_fits
+from contmax.kernels.attention._tensors import AttentionLists as AttentionLists
+from contmax.kernels.attention._tensors import AttentionOptions as AttentionOptions
+from contmax.kernels.attention._tensors import is_by_distance as is_by_distance

@@ -1,4 +1,4 @@
-"""Attention by α-entmax, α in (1, 2], from the operators to the launches: lists, dense blocks, and their gradients."""
+"""Attention by α-entmax, α in (1, 2], from the operators to the launches: lists, dense blocks, gradients, decoding."""
 
 from typing import Any
 
@@ -8,13 +8,15 @@ from torch import Tensor
 from contmax.kernels.attention._gpu_call import AttentionCall, with_near_rows
 from contmax.kernels.attention._gpu_launches import (
     ListedGradients,
+    decoding,
     dense_gradients,
     dense_means,
     listed_gradients,
     listed_means,
     listing,
 )
-from contmax.kernels.attention._operators import (
+from contmax.kernels.attention._sizes import decoding_sizes
+from contmax.kernels.attention._tensors import (
     Attended,
     AttentionGradients,
     AttentionLists,
@@ -127,3 +129,25 @@ def _dense(
     queries, keys = dense_gradients(call.kind, g.stride()[:3], not lists.are_empty, needs_alpha)
     queries(*tensors, *solved, lists.means, *of_queries)
     keys(*tensors, *solved, *of_keys)
+
+
+def decode(query: Tensor, key: Tensor, value: Tensor, alpha: float | Tensor, options: AttentionOptions) -> Tensor:
+    """The operator `decoding`."""
+    call = AttentionCall(query, key, value, alpha, options)
+    kind = call.kind
+    sizes = decoding_sizes(
+        kind.group * kind.queries, kind.keys, kind.all_groups, kind.block_width, query.element_size()
+    )  # fmt: skip
+    plan = decoding(kind, sizes)
+    out = query.new_empty((*query.shape[:3], kind.value_channels))
+    real: dict[str, Any] = {"dtype": torch.float32, "device": query.device}
+    whole: dict[str, Any] = {"dtype": torch.int32, "device": query.device}
+    scores, maxima = torch.empty(plan.scores_shape, **real), torch.empty(plan.maxima_shape, **real)
+    tiles, keys = torch.empty(plan.candidates_shape, **whole), torch.empty(plan.candidates_shape, **whole)
+    listed, parts = torch.empty(plan.candidates_shape, **real), torch.empty(plan.parts_shape, **real)
+    states, totals = torch.empty((plan.scores_shape[0], 2), **real), torch.empty(plan.parts_shape[:2], **real)
+    plan.score(call.query, call.key, call.mask, call.bias, call.lengths, scores, maxima)
+    plan.solve(call.value, call.lengths, call.alpha, scores, maxima, tiles, keys, listed, states, out)
+    plan.average(call.value, call.lengths, call.alpha, scores, states, parts, totals)
+    plan.join(call.lengths, states, parts, totals, out)
+    return out

@@ -6,9 +6,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from contmax.kernels._counting import power_of_two
-from contmax.kernels.attention._operators import AttentionOptions, is_by_distance
-from contmax.kernels.attention._sizes import LIST_CAPACITY, TUNING, Tuning
+from contmax.kernels.attention._sizes import LIST_CAPACITY, TUNING, Tuning, width_of_block
+from contmax.kernels.attention._tensors import AttentionOptions, is_by_distance
 from contmax.kernels.gpu._launch import order_of, side_by_side
 
 # Products in units of a smaller scale could not be told from the score of a masked key.
@@ -94,7 +93,7 @@ class AttentionKind(NamedTuple):
 
         Triton 3.6 makes products of a narrow block beside a wide one read outside of the shared memory.
         """
-        return _width(max(self.query_shape[3], self.value_channels))
+        return width_of_block(max(self.query_shape[3], self.value_channels))
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -166,7 +165,7 @@ class AttentionCall:
             query.dtype,
             self.bias.dtype,
             query.get_device(),
-            TUNING.for_heads(_width(max(query.shape[3], channels)), query),
+            TUNING.for_heads(width_of_block(max(query.shape[3], channels)), query),
         )
 
 
@@ -179,7 +178,3 @@ def _with_strides(bias: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, tuple[i
     bias = bias.expand(*shape[:2], 1, -1)[..., shape[2] - 1 :]
     steps = bias.stride()
     return bias, (steps[0], steps[1], -steps[3], steps[3])
-
-
-def _width(channels: int) -> int:
-    return max(power_of_two(channels), 16)

@@ -8,6 +8,7 @@ from contmax._caches import cached
 from contmax.kernels._counting import blocks_of, power_of_two
 from contmax.kernels.attention._gpu_call import AttentionKind
 from contmax.kernels.attention._gpu_candidates import list_keys, list_undecided
+from contmax.kernels.attention._gpu_decoding import average_values, join_means, score_keys, solve_rows
 from contmax.kernels.attention._gpu_dense import attend_dense, solve_dense
 from contmax.kernels.attention._gpu_dense_backward import dense_keys_backward, dense_queries_backward
 from contmax.kernels.attention._gpu_listed import (
@@ -17,7 +18,7 @@ from contmax.kernels.attention._gpu_listed import (
     rank_entries,
 )
 from contmax.kernels.attention._gpu_tile_maxima import tile_maxima
-from contmax.kernels.attention._sizes import DENSE_ROWS
+from contmax.kernels.attention._sizes import DENSE_ROWS, DecodingSizes
 from contmax.kernels.gpu._cached_launch import LAUNCHES, Launch, ReadyLaunch
 
 # Keys of a block in the backward pass.
@@ -28,6 +29,10 @@ _LISTED_TOGETHER, _THREADS_OF_A_ROW, _MANY_MAXIMA = 16, 8, 256
 _LONG_TILE = 512
 # Keys that a row may multiply again: a share of 1/_UNDECIDED_SHARE, or _FEW_UNDECIDED if that is more.
 _UNDECIDED_SHARE, _FEW_UNDECIDED = 16, 256
+# Decoding: candidates of a row at most, scores that a row with more reads at a time, and tiles or keys read together.
+_CANDIDATES, _CHUNK, _TOGETHER = 1024, 4096, 32
+# From this many tiles on a row is solved by more warps: a thread has up to 32 maxima.
+_MANY_TILES = 4096
 
 
 class Listing(NamedTuple):
@@ -198,6 +203,47 @@ def _strides_of(cotangent: tuple[int, ...]) -> dict[str, int]:
     return dict(zip(("gb", "gh", "gi"), cotangent, strict=True))
 
 
+class Decoding(NamedTuple):
+    """How few queries attend: the launches in their order, and the shapes of the memory that they share.
+
+    Attributes:
+        scores_shape: (all queries, keys in whole blocks), float32.
+        maxima_shape: (all queries, tiles), float32.
+        candidates_shape: (all queries, candidates), for tiles, keys and scores.
+        parts_shape: (all queries, spans, c), float32.
+        score, solve, average, join: launches of `score_keys`, `solve_rows`, `average_values` and `join_means`.
+    """
+
+    scores_shape: tuple[int, ...]
+    maxima_shape: tuple[int, ...]
+    candidates_shape: tuple[int, ...]
+    parts_shape: tuple[int, ...]
+    score: ReadyLaunch
+    solve: ReadyLaunch
+    average: ReadyLaunch
+    join: ReadyLaunch
+
+
+@cached(LAUNCHES)
+def decoding(kind: AttentionKind, sizes: DecodingSizes) -> Decoding:
+    """Attention of few queries."""
+    rows = kind.all_heads * kind.queries
+    wide = max(power_of_two(sizes.tiles), 64)
+    named: dict[str, Any] = {**sizes._asdict(), "ROWS": sizes.rows, "COLUMNS": sizes.columns, "WIDE": wide}
+    named |= {"CANDIDATES": _CANDIDATES, "CHUNK": _CHUNK, "TOGETHER": _TOGETHER}
+    blocks = (sizes.spans, kind.all_groups, sizes.row_blocks)
+    return Decoding(
+        (rows, blocks_of(kind.keys, sizes.columns) * sizes.columns),
+        (rows, sizes.tiles),
+        (rows, _CANDIDATES),
+        (rows, sizes.spans, kind.value_channels),
+        _ready(kind, score_keys, blocks, 4, stages=3, **named),
+        _ready(kind, solve_rows, (rows,), 8 * blocks_of(wide, _MANY_TILES), **named),
+        _ready(kind, average_values, blocks, 4, stages=3, **named),
+        _ready(kind, join_means, (rows,), 4, **named),
+    )
+
+
 def _launch(
     kind: AttentionKind,
     kernel: Any,
@@ -218,9 +264,23 @@ def _launch(
         warps, registers, stages, contracts: as for `Launch`.
         own: other arguments of the kernel, by name.
     """
+    grid = (blocks, kind.all_groups if by_keys else kind.all_heads)
+    return _ready(kind, kernel, grid, warps, registers, stages, contracts, **own)
+
+
+def _ready(
+    kind: AttentionKind,
+    kernel: Any,
+    grid: tuple[int, ...],
+    warps: int,
+    registers: int | None = None,
+    stages: int | None = None,
+    contracts: bool = False,
+    **own: Any,
+) -> ReadyLaunch:
+    """`_launch` of any grid of programs."""
     values = kind.arguments | own
     named = {name: values[name] for name in kernel.arg_names if name in values}
     constants = {name: named.pop(name) for name in list(named) if name.isupper()}
-    grid = (blocks, kind.all_groups if by_keys else kind.all_heads)
     numbers = tuple(named.values())
     return ReadyLaunch(Launch(kernel, grid, numbers, constants, warps, registers, stages, contracts), kind.device)

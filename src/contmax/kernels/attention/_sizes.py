@@ -2,11 +2,13 @@
 
 import dataclasses
 import functools
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from contmax._torch_private import constant_to_tracers
+from contmax.kernels._counting import blocks_of, power_of_two
 
 # Entries of a list. Longer ones cost as much as a product of whole tiles.
 LIST_CAPACITY = 128
@@ -130,3 +132,51 @@ def _for_heads(tuning: Tuning, width: int, item: int, is_large: bool) -> Tuning:
 
 
 TUNING = Tuning()
+
+# Keys of a block of decoding, and bytes of such a block at most; programs that a GPU runs side by side.
+_DECODED_TOGETHER, _BYTES_OF_BLOCK, _PROGRAMS = 128, 2**15, 528
+# Tiles of a block, and of a row: one program finds the threshold from the maxima of all tiles.
+_TILES_OF_BLOCK, _MOST_TILES = 4, 2**15
+
+
+class DecodingSizes(NamedTuple):
+    """How decoding is divided: queries of the heads that share keys, then keys.
+
+    Attributes:
+        rows: queries of a program.
+        row_blocks: programs along the queries.
+        columns: keys at a time.
+        span: keys of a program, a multiple of `columns`.
+        spans: programs along the keys.
+        tiles: of a row, of columns // 4 keys each.
+    """
+
+    rows: int
+    row_blocks: int
+    columns: int
+    span: int
+    spans: int
+    tiles: int
+
+
+def decoding_sizes(queries: int, keys: int, heads: int, width: int, item: int) -> DecodingSizes:
+    """The sizes for this many queries of each head of the keys, keys, heads, and channels of `item` bytes."""
+    rows = min(max(power_of_two(queries), 16), 64)
+    row_blocks, columns = blocks_of(queries, rows), _decoded_together(width, item)
+    blocks = blocks_of(keys, columns)
+    span = blocks_of(blocks * heads * row_blocks, _PROGRAMS)
+    return DecodingSizes(rows, row_blocks, columns, span * columns, blocks_of(blocks, span), blocks * _TILES_OF_BLOCK)
+
+
+def most_keys_of_decoding(channels: int, item: int) -> int:
+    """How many keys decoding takes, for heads of this many channels of `item` bytes."""
+    return _MOST_TILES // _TILES_OF_BLOCK * _decoded_together(width_of_block(channels), item)
+
+
+def _decoded_together(width: int, item: int) -> int:
+    return max(32, min(_DECODED_TOGETHER, _BYTES_OF_BLOCK // (width * item)))
+
+
+def width_of_block(channels: int) -> int:
+    """Channels of a block of queries, keys or values: products take a power of two, 16 or more."""
+    return max(power_of_two(channels), 16)

@@ -44,7 +44,4 @@ class _CacheByDigest(FunctionCache):  # type: ignore[misc]
 def digest_of_sources(folder: Path) -> str:
     """A digest of the files in ``contmax/kernels`` that CPU kernels consist of."""
     paths = sorted([*folder.glob("cpu/*.py"), *folder.glob("*/_cpu_*.py")])
-    digest = hashlib.sha256()
-    for path in paths:
-        digest.update(path.read_bytes())
-    return digest.hexdigest()
+    return hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest()

@@ -141,28 +141,19 @@ def wide_vectors(typing_context):  # type: ignore[no-untyped-def]
 
 
 @njit
-def compress_above(key, start, columns, threshold, target, j):  # type: ignore[no-untyped-def]
-    """Copy the entries > threshold of a row to the front of target[j]; returns how many there are."""
+def compress_above(key, start, columns, threshold, target, j, other=None, other_target=None):  # type: ignore[no-untyped-def]
+    """Copy the entries > threshold of a row to the front of target[j]; returns how many there are.
+
+    The entries of another row in their places are copied to other_target[j].
+    """
     lanes = np.uint64(_VECTOR_BITS // 8 // key.itemsize)
     place = j * np.uint64(target.shape[1])
     count = np.uint64(0)
     for i in range(np.uint64(0), columns, lanes):
         mask = _above(key, start + i, columns - i, threshold)
         _compress(key, start + i, mask, target, place + count)
-        count += _ones(mask)
-    return count
-
-
-@njit
-def compress_with(key, other, start, columns, threshold, target, other_target, j):  # type: ignore[no-untyped-def]
-    """`compress_above` of two rows at once, both by the entries of the first."""
-    lanes = np.uint64(_VECTOR_BITS // 8 // key.itemsize)
-    place = j * np.uint64(target.shape[1])
-    count = np.uint64(0)
-    for i in range(np.uint64(0), columns, lanes):
-        mask = _above(key, start + i, columns - i, threshold)
-        _compress(key, start + i, mask, target, place + count)
-        _compress(other, start + i, mask, other_target, place + count)
+        if other is not None:  # decided by numba when it compiles
+            _compress(other, start + i, mask, other_target, place + count)
         count += _ones(mask)
     return count
 

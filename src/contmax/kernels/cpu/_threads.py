@@ -4,6 +4,7 @@ numba's own parallel loops are not used: their thread pools abort a process that
 default layer also one that calls them from two threads. A pool of Python threads does neither.
 """
 
+import functools
 import itertools
 import os
 from collections.abc import Callable
@@ -14,16 +15,15 @@ import torch
 
 # Below this many elements handing work to another thread costs more than the work.
 _SMALLEST_SHARE = 32768
-_pool: ThreadPoolExecutor | None = None
 
 
-def _forget_pool() -> None:
-    """A forked child inherits the pool object but not its threads."""
-    global _pool
-    _pool = None
+@functools.cache
+def _workers(count: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(count, thread_name_prefix="contmax")
 
 
-os.register_at_fork(after_in_child=_forget_pool)
+# A forked child inherits the pools but not their threads.
+os.register_at_fork(after_in_child=_workers.cache_clear)
 
 
 def over_rows(kernel: Callable[..., None], matrix: Any, *arrays: Any, work: int = 1) -> None:
@@ -38,15 +38,8 @@ def over_rows(kernel: Callable[..., None], matrix: Any, *arrays: Any, work: int 
         kernel(*arrays, 0, rows)
         return
     bounds = [rows * i // threads for i in range(threads + 1)]
-    pool = _workers(threads - 1)
+    pool = _workers(torch.get_num_threads() - 1)
     others = [pool.submit(kernel, *arrays, a, b) for a, b in itertools.pairwise(bounds[1:])]
     kernel(*arrays, bounds[0], bounds[1])
     for other in others:
         other.result()
-
-
-def _workers(count: int) -> ThreadPoolExecutor:
-    global _pool
-    if _pool is None or _pool._max_workers < count:
-        _pool = ThreadPoolExecutor(count, thread_name_prefix="contmax")
-    return _pool

@@ -157,11 +157,6 @@ class Lists(NamedTuple):
     places: Tensor
     counts: Tensor
 
-    @property
-    def slices(self) -> int:
-        """Slices of a row."""
-        return self.sizes.slices
-
 
 def lists_of(x: Tensor, rows: Rows, *, keeps_places: bool, varied: bool = False) -> Lists:
     """Empty lists for rows of x, with places where a map needs them; `varied` says that each row has its own α."""
@@ -176,21 +171,22 @@ def lists_of(x: Tensor, rows: Rows, *, keeps_places: bool, varied: bool = False)
 
 
 def forward_block(columns: int, order: int) -> Block:
-    """The block of a forward pass for rows of this length and powers of this order: measured on an H200."""
-    width = max(power_of_two(columns), 16)
-    if width <= 512:
-        return Block(max(1, (512 if order > 0 else 256) // width), width, 1)
-    if order > 0:
-        return Block(1, width, {1024: 1, 2048: 2, 4096: 4, 8192: 8}.get(width, 16))
-    return Block(1, width, {1024: 2, 2048: 4, 4096: 8, 8192: 16}.get(width, 32))
+    """The block of a forward pass for rows of this length and powers of this order."""
+    return _block(columns, 512, 1024) if order > 0 else _block(columns, 256, 512)
 
 
 def backward_block(columns: int) -> Block:
     """The block of a backward pass, which holds more numbers per column."""
+    return _block(columns, 512, 512)
+
+
+def _block(columns: int, scores: int, scores_of_a_warp: int) -> Block:
+    """Short rows with `scores` in all, or one long row with 1 to 16,384 / `scores_of_a_warp` warps.
+
+    Both numbers were measured on an H200.
+    """
     width = max(power_of_two(columns), 16)
-    if width <= 512:
-        return Block(max(1, 512 // width), width, 1)
-    return Block(1, width, {1024: 2, 2048: 4, 4096: 8, 8192: 16}.get(width, 32))
+    return Block(max(1, scores // width), width, max(1, min(width, 16384) // scores_of_a_warp))
 
 
 def order_of(alpha: float) -> int:

@@ -97,7 +97,7 @@ def _forward(
         _short_losses(rows, kind)(*tensors, target, statistics, losses)
         return
     lists = lists_of(z, rows, keeps_places=False)
-    count = rows.total * lists.slices
+    count = rows.total * lists.sizes.slices
     peaks = statistics.new_empty(2 * count)
     sums = statistics.new_empty(_SUMS_OF_SLICE * count) if kind.is_soft else unused
     listed = (lists.values, lists.places, lists.counts, peaks, sums, statistics)

@@ -17,12 +17,7 @@ from contmax._caches import DeviceCache, cached
 from contmax.kernels._counting import blocks_of, power_of_two
 from contmax.kernels.gpu._cached_launch import LAUNCHES, Launch
 from contmax.kernels.gpu._launch import laid_out, resolved
-from contmax.kernels.means._gpu_any_rules import (
-    bell,
-    bell_reach,
-    edges,
-    tails,
-)
+from contmax.kernels.means._gpu_any_rules import BELL_NODES, EDGE_NODES, bell, bell_reach, edges, tails
 from contmax.kernels.means._gpu_windows import bounded, length_in_range, load_functions, nan_from
 from contmax.numerics import unit_gauss_legendre
 
@@ -32,8 +27,6 @@ _LEAST, _MOST = tl.constexpr(1e-7), tl.constexpr(1e6)
 _INVERSE_SQRT_2PI = tl.constexpr(0.3989422804014327)
 # Below the first ε tails are heavy, above the second ends show.
 _TAILS, _EDGES = tl.constexpr(-0.02), tl.constexpr(0.25)
-_BELL_NODES, _EDGE_NODES = 24, 30
-_NODES = {"BELL_NODES": _BELL_NODES, "EDGE_NODES": _EDGE_NODES}
 # Functions of a program at most, forward and backward, and how many of them a thread has: measured on an H200.
 _COLUMNS, _BACKWARD_COLUMNS, _TOGETHER = 512, 128, 8
 # Densities from which on several share a program, where it adds to the gradients of the functions.
@@ -109,11 +102,59 @@ def _tail_law(gap):
 
 
 @triton.jit
-def _density(loc_ptr, scale_ptr, alpha_ptr, row, gap, PER_ROW: tl.constexpr):
-    """μ, and σ and ε in float64."""
-    mu, sigma = tl.load(loc_ptr + row), tl.load(scale_ptr + row).to(tl.float64)
-    wide = tl.load(alpha_ptr + row).to(tl.float64) - 1.0 if PER_ROW else sigma * 0.0 + gap
-    return mu, sigma, _gap_in_range(wide)
+def _values_and_slopes(
+    mu,
+    scale_ptr,
+    alpha_ptr,
+    row,
+    gap,
+    centre,
+    width,
+    bell_rule,
+    edge_rule,
+    PER_ROW: tl.constexpr,
+):
+    """r and ∂r/∂(μ, length, σ_j, α) of a density and functions; ∂length/∂σ of the length its rule takes; NaN or 0."""
+    sigma = tl.load(scale_ptr + row).to(tl.float64)
+    gap = _gap_in_range(tl.load(alpha_ptr + row).to(tl.float64) - 1.0 if PER_ROW else sigma * 0.0 + gap)
+    log_b, weight, by_gap, log_constant, log_slope = _row_law(sigma, gap)
+    epsilon, constant = gap.to(tl.float32), tl.exp(log_constant).to(tl.float32)
+    b = length_in_range(tl.exp(log_b).to(tl.float32))
+    # Also ∂ ln length/∂α.
+    length, moves = b, by_gap.to(tl.float32)
+    r, by_loc, by_length = tl.zeros_like(centre), tl.zeros_like(centre), tl.zeros_like(centre)
+    by_width, by_shape = tl.zeros_like(centre), tl.zeros_like(centre)
+    if epsilon < _TAILS:
+        x, log_norm, norm_slope = _tail_law(gap)
+        share = 2.0 + 3.0 * gap
+        length = length_in_range((tl.exp(log_b) / tl.sqrt(share)).to(tl.float32))
+        moves = (by_gap - 1.5 / share).to(tl.float32)
+        constant = tl.exp(log_norm).to(tl.float32)
+        r, by_loc, by_length, by_width, by_shape = tails(
+            mu, length, centre, width, x.to(tl.float32), norm_slope.to(tl.float32)
+        )
+        by_shape = by_shape / (epsilon * epsilon)
+    else:
+        if epsilon < _EDGES:
+            reach, curvature = bell_reach(epsilon)
+            r, by_loc, by_length, by_width, by_shape = bell(
+                mu, b, centre, width, epsilon, reach, curvature, log_slope.to(tl.float32), bell_rule
+            )
+        else:
+            k = 1.0 / epsilon
+            length = length_in_range(b * tl.sqrt(k))
+            moves = (by_gap - 0.5 / gap).to(tl.float32)
+            constant *= tl.sqrt(k)
+            r, by_loc, by_length, by_width, by_shape = edges(
+                mu, length, centre, width, k, log_slope.to(tl.float32) - 0.5 * k, edge_rule
+            )
+    constant *= _INVERSE_SQRT_2PI
+    by_length = bounded(by_length * constant)
+    by_alpha = bounded(by_shape * constant + by_length * (length * moves))
+    # The length is σ to a power, with or without its factor.
+    by_sigma = (length * weight / sigma).to(tl.float32)
+    slopes = (bounded(by_loc * constant), by_length, bounded(by_width * constant), by_alpha)
+    return r * constant, slopes, by_sigma, nan_from(mu, log_b)
 
 
 @triton.jit
@@ -129,8 +170,6 @@ def any_fwd_kernel(
     columns,
     gap,
     PER_ROW: tl.constexpr,
-    BELL_NODES: tl.constexpr,
-    EDGE_NODES: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
     """r of one density against a block of functions.
@@ -140,32 +179,12 @@ def any_fwd_kernel(
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     known = column < columns
-    mu, sigma, wide_gap = _density(loc_ptr, scale_ptr, alpha_ptr, row, gap, PER_ROW)
     centre, width, nan = load_functions(centre_ptr, width_ptr, column, known)
-    log_b, _weight, _by_gap, log_constant, _slope = _row_law(sigma, wide_gap)
-    nan = nan_from(mu, log_b) + nan
-    epsilon = wide_gap.to(tl.float32)
-    constant = tl.exp(log_constant).to(tl.float32) * _INVERSE_SQRT_2PI
-    b = length_in_range(tl.exp(log_b).to(tl.float32))
-    r = tl.zeros([COLUMNS], tl.float32)
-    if epsilon < _TAILS:
-        x, log_norm, _norm_slope = _tail_law(wide_gap)
-        deviation = length_in_range((tl.exp(log_b) / tl.sqrt(2.0 + 3.0 * wide_gap)).to(tl.float32))
-        r, _loc, _length, _width, _shape = tails(mu, deviation, centre, width, x.to(tl.float32), 0.0)
-        r = r * tl.exp(log_norm).to(tl.float32) * _INVERSE_SQRT_2PI
-    else:
-        if epsilon < _EDGES:
-            reach, curvature = bell_reach(epsilon)
-            r, _loc, _length, _width, _shape = bell(
-                mu, b, centre, width, epsilon, reach, curvature, 0.0, bell_rule, BELL_NODES
-            )
-            r *= constant
-        else:
-            k = 1.0 / epsilon
-            root = tl.sqrt(k)
-            a = length_in_range(b * root)
-            r, _loc, _length, _width, _shape = edges(mu, a, centre, width, k, 0.0, edge_rule, EDGE_NODES)
-            r *= constant * root
+    mu = tl.load(loc_ptr + row)
+    r, _slopes, _by_sigma, nan_of_row = _values_and_slopes(
+        mu, scale_ptr, alpha_ptr, row, gap, centre, width, bell_rule, edge_rule, PER_ROW
+    )
+    nan += nan_of_row
     tl.store(r_ptr + row * columns + column, r + nan, known)
 
 
@@ -191,8 +210,6 @@ def any_bwd_kernel(
     GROUP: tl.constexpr,
     PER_ROW: tl.constexpr,
     BASIS: tl.constexpr,
-    BELL_NODES: tl.constexpr,
-    EDGE_NODES: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
     """The shares of a block of functions in the gradients of GROUP densities, each (blocks, B).
@@ -205,56 +222,21 @@ def any_bwd_kernel(
     by_centre, by_width = tl.zeros([COLUMNS], tl.float32), tl.zeros([COLUMNS], tl.float32)
     first = tl.program_id(0).to(tl.int64) * GROUP
     for row in range(first, tl.minimum(first + GROUP, rows)):
-        mu, sigma, wide_gap = _density(loc_ptr, scale_ptr, alpha_ptr, row, gap, PER_ROW)
-        log_b, weight, by_gap, log_constant, log_slope = _row_law(sigma, wide_gap)
-        epsilon = wide_gap.to(tl.float32)
-        size = tl.exp(log_constant).to(tl.float32)
-        b = length_in_range(tl.exp(log_b).to(tl.float32))
-        # ∂ ln length/∂α of the length that the rule takes.
-        moves = by_gap.to(tl.float32)
-        slope, slope_length = tl.zeros([COLUMNS], tl.float32), tl.zeros([COLUMNS], tl.float32)
-        slope_width, slope_shape = tl.zeros([COLUMNS], tl.float32), tl.zeros([COLUMNS], tl.float32)
-        length = b
-        if epsilon < _TAILS:
-            x, log_norm, norm_slope = _tail_law(wide_gap)
-            share = 2.0 + 3.0 * wide_gap
-            length = length_in_range((tl.exp(log_b) / tl.sqrt(share)).to(tl.float32))
-            moves = (by_gap - 1.5 / share).to(tl.float32)
-            size = tl.exp(log_norm).to(tl.float32)
-            _r, slope, slope_length, slope_width, slope_shape = tails(
-                mu, length, centre, width, x.to(tl.float32), norm_slope.to(tl.float32)
-            )
-            slope_shape = slope_shape / (epsilon * epsilon)
-        else:
-            if epsilon < _EDGES:
-                reach, curvature = bell_reach(epsilon)
-                _r, slope, slope_length, slope_width, slope_shape = bell(
-                    mu, b, centre, width, epsilon, reach, curvature, log_slope.to(tl.float32), bell_rule, BELL_NODES
-                )
-            else:
-                k = 1.0 / epsilon
-                length = length_in_range(b * tl.sqrt(k))
-                moves = (by_gap - 0.5 / wide_gap).to(tl.float32)
-                size *= tl.sqrt(k)
-                _r, slope, slope_length, slope_width, slope_shape = edges(
-                    mu, length, centre, width, k, log_slope.to(tl.float32) - 0.5 * k, edge_rule, EDGE_NODES
-                )
-        size *= _INVERSE_SQRT_2PI
+        mu = tl.load(loc_ptr + row)
+        _r, slopes, by_sigma, nan_of_row = _values_and_slopes(
+            mu, scale_ptr, alpha_ptr, row, gap, centre, width, bell_rule, edge_rule, PER_ROW
+        )
         offsets = row * row_stride + column.to(tl.int64) * column_stride
         # NaN in a parameter makes all its gradients NaN.
         cotangent = tl.load(cotangent_ptr + offsets, known, other=0.0)
-        cotangent += tl.where(known, nan + nan_from(mu, log_b), 0.0)
-        slope, slope_length = bounded(slope * size), bounded(slope_length * size)
-        by_alpha = tl.sum(cotangent * bounded(slope_shape * size + slope_length * (length * moves)), 0)
-        # The length is σ to a power, with or without its factor.
-        by_scale = tl.sum(cotangent * slope_length, 0) * (length * weight / sigma).to(tl.float32)
+        cotangent += tl.where(known, nan + nan_of_row, 0.0)
         place = tl.program_id(1).to(tl.int64) * rows + row
-        tl.store(by_loc_ptr + place, tl.sum(cotangent * slope, 0))
-        tl.store(by_scale_ptr + place, by_scale)
-        tl.store(by_alpha_ptr + place, by_alpha)
+        tl.store(by_loc_ptr + place, tl.sum(cotangent * slopes[0]))
+        tl.store(by_scale_ptr + place, tl.sum(cotangent * slopes[1]) * by_sigma)
+        tl.store(by_alpha_ptr + place, tl.sum(cotangent * slopes[3]))
         if BASIS:
-            by_centre -= cotangent * slope
-            by_width += cotangent * bounded(slope_width * size)
+            by_centre -= cotangent * slopes[0]
+            by_width += cotangent * slopes[2]
     if BASIS:
         share_ptr = by_basis_ptr + tl.program_id(0).to(tl.int64) * 2 * columns + column
         tl.store(share_ptr, by_centre, known)
@@ -294,7 +276,7 @@ def gradients(
     matrix = resolved(cotangent).reshape(-1, columns)
     if rows and columns:
         parameters = (laid_out(x) for x in (loc, scale, alpha, centre, width))
-        kinds = {"GROUP": group, "PER_ROW": index is not None, "BASIS": needs_basis, **_NODES, "COLUMNS": block}
+        kinds = {"GROUP": group, "PER_ROW": index is not None, "BASIS": needs_basis, "COLUMNS": block}
         numbers = (rows, columns, *matrix.stride(), gap)
         launch = Launch(any_bwd_kernel, (groups, blocks), numbers, kinds, warps, contracts=True)
         launch(*by_row, shares, matrix, *parameters, *rules_on(loc.device))
@@ -312,9 +294,9 @@ def _alpha_and_gap(loc: Tensor, index: Tensor | None, number: float) -> tuple[Te
 @DeviceCache
 def rules_on(device: torch.device) -> tuple[Tensor, Tensor]:
     """Nodes on [0, 1], their distances to 1, and log₂ of their weights, of both rules, in float32."""
-    x, weights = unit_gauss_legendre(_BELL_NODES, device)
+    x, weights = unit_gauss_legendre(BELL_NODES.value, device)
     bell = torch.cat([x, x.flip(0), weights.log2()]).float()
-    x, weights = unit_gauss_legendre(_EDGE_NODES, device)
+    x, weights = unit_gauss_legendre(EDGE_NODES.value, device)
     # Gauss–Legendre in τ with x = 3τ² − 2τ³: from a singular end on, mass grows with a power of τ twice as high.
     rest = x.flip(0)
     nodes = x * x * (x + 3 * rest)
@@ -325,7 +307,7 @@ def rules_on(device: torch.device) -> tuple[Tensor, Tensor]:
 @cached(LAUNCHES)
 def _launch_of_values(rows: int, columns: int, gap: float, per_row: bool) -> Launch:
     block, warps = _block(columns, _COLUMNS)
-    kinds = {"PER_ROW": per_row, **_NODES, "COLUMNS": block}
+    kinds = {"PER_ROW": per_row, "COLUMNS": block}
     grid = (rows, blocks_of(columns, block))
     return Launch(any_fwd_kernel, grid, (columns, gap), kinds, warps, contracts=True)
 

@@ -15,13 +15,14 @@ nodes are denser at both ends.
 import triton
 import triton.language as tl
 
-from contmax.kernels.means._gpu_windows import INVERSE_ROOT, ROOT, distance, window
+from contmax.kernels.means._gpu_windows import ROOT, add_node, distance, no_sums, values_and_slopes, window
 
 _LOG2E = tl.constexpr(1.4426950408889634)
 # Standard deviations that a window reaches, far enough for the slopes by z² too; and half its square.
 _REACH, _LEFT_OUT = tl.constexpr(6.2), tl.constexpr(19.22)
 _FAR = tl.constexpr(1e15)
 _LN2 = tl.constexpr(0.6931471805599453)
+BELL_NODES, EDGE_NODES = tl.constexpr(24), tl.constexpr(30)
 # Nodes, and −ln of the mass of the law that is left out at either end.
 _TAIL_NODES, _TAIL_LEFT_OUT = tl.constexpr(32), tl.constexpr(18.0)
 # Distances are clamped to the first number of standard deviations, where every r is zero; a is at least the second.
@@ -60,9 +61,9 @@ def _bell_window(mu, b, centre, width, inverse_width, reach, curvature):
 
 
 @triton.jit
-def _bell_at(z, dz, xi, length, rule, n, gap, order, NODES: tl.constexpr):
+def _bell_at(z, dz, xi, length, rule, n, gap, order):
     """At node n: z, ξ, ln(1 − εξ²), and the mass; `order` is k log₂ e."""
-    x, log_weight = tl.load(rule + n), tl.load(rule + 2 * NODES + n)
+    x, log_weight = tl.load(rule + n), tl.load(rule + 2 * BELL_NODES + n)
     u, place = z + dz * x, xi + length * x
     y = gap * (place * place)
     room = tl.maximum(1.0 - y, 1e-30)
@@ -81,82 +82,46 @@ def _shape(y, square, log_room, inverse, gap):
 
 
 @triton.jit
-def bell(mu, b, centre, width, gap, reach, curvature, log_slope, rule, NODES: tl.constexpr):
-    """r, its slopes in μ, b and σ_j, and its slope in ε with b held fixed; all lack the factor C/√(2π).
-
-    The slopes of a narrow density are means of ψ′; those of a wide one are integrals over the escort density.
-    """
+def bell(mu, b, centre, width, gap, reach, curvature, log_slope, rule):
+    """r, its slopes in μ, b and σ_j, and its slope in ε with b held fixed; all lack the factor C/√(2π)."""
     inverse_width = 1.0 / width
     z, dz, xi, length = _bell_window(mu, b, centre, width, inverse_width, reach, curvature)
-    masses, by_loc, by_b, by_width = tl.zeros_like(z), tl.zeros_like(z), tl.zeros_like(z), tl.zeros_like(z)
-    wide_loc, wide_b, by_gap = tl.zeros_like(z), tl.zeros_like(z), tl.zeros_like(z)
+    sums, by_gap = no_sums(z), tl.zeros_like(z)
     order = _LOG2E / gap
-    for n in range(NODES):
-        u, place, log_room, mass = _bell_at(z, dz, xi, length, rule, n, gap, order, NODES)
+    for n in range(BELL_NODES):
+        u, place, log_room, mass = _bell_at(z, dz, xi, length, rule, n, gap, order)
         # A power costs less than a division.
-        moved, square, inverse = mass * u, place * place, tl.exp2(log_room * -_LOG2E)
-        masses += mass
-        by_loc += moved
-        by_b += moved * place
-        by_width += moved * u
-        escort = mass * place * inverse
-        wide_loc += escort
-        wide_b += escort * place
+        square, inverse = place * place, tl.exp2(log_room * -_LOG2E)
+        sums = add_node(sums, u, place, mass, mass * inverse)
         by_gap += mass * _shape(gap * square, square, log_room, inverse, gap)
-    size = length * inverse_width
-    narrow = b * inverse_width <= 1.27
-    share = size * tl.where(narrow, inverse_width * -INVERSE_ROOT, 1.0 / b)
-    by_loc = tl.where(narrow, by_loc, 2.0 * wide_loc) * share
-    by_b = tl.where(narrow, by_b, 2.0 * wide_b - masses) * share
-    by_width = (by_width * (INVERSE_ROOT * INVERSE_ROOT) - masses) * size * inverse_width
-    return masses * size, by_loc, by_b, by_width, (masses * log_slope - by_gap) * size
+    size, narrow = length * inverse_width, b * inverse_width <= 1.27
+    r, by_loc, by_b, by_width = values_and_slopes(sums, size, inverse_width, 1.0 / b, narrow, 1.0, 2.0)
+    return r, by_loc, by_b, by_width, r * log_slope - by_gap * size
 
 
 @triton.jit
-def _edge_window(mu, a, centre, width, inverse_width, k):
+def edges(mu, a, centre, width, k, log_slope, rule):
+    """r and its slopes in μ, a, σ_j and, at fixed a, ε, without C√k/√2π."""
+    inverse_width, inverse_a = 1.0 / width, 1.0 / a
     wide_from = 2.0 * tl.sqrt(tl.maximum((2.0 * k + 3.0) * 0.2, 1.0))
-    z, dz, left, right, span, narrow = window(mu, a, 1.0 / a, centre, width, inverse_width, wide_from)
+    z, dz, left, right, span, narrow = window(mu, a, inverse_a, centre, width, inverse_width, wide_from)
     # Rounding may put an end of the window beyond that of the support.
-    return z, dz, tl.maximum(left, 0.0), tl.maximum(right, 0.0), tl.maximum(span, 0.0), narrow
-
-
-@triton.jit
-def _edge_at(z, dz, left, right, span, rule, n, k, NODES: tl.constexpr):
-    """At node n: z, 2y, log₂(1 − y²), the mass, and log₂ of it."""
-    x, rest, log_weight = tl.load(rule + n), tl.load(rule + NODES + n), tl.load(rule + 2 * NODES + n)
-    u, low, high = z + dz * x, left + span * x, right + span * rest
-    log_room = tl.log2(tl.maximum(low * high, 1e-30))
-    log_mass = log_weight + k * log_room - u * u
-    return u, low - high, log_room, tl.exp2(log_mass), log_mass
-
-
-@triton.jit
-def edges(mu, a, centre, width, k, log_slope, rule, NODES: tl.constexpr):
-    """r and its slopes in μ, a, σ_j and, at fixed a, ε, without C√k/√2π; forms of the slopes as in `bell`."""
-    inverse_width = 1.0 / width
-    z, dz, left, right, span, narrow = _edge_window(mu, a, centre, width, inverse_width, k)
-    masses, by_loc, by_a, by_width = tl.zeros_like(z), tl.zeros_like(z), tl.zeros_like(z), tl.zeros_like(z)
-    wide_loc, squares, logs = tl.zeros_like(z), tl.zeros_like(z), tl.zeros_like(z)
-    for n in range(NODES):
-        u, twice, log_room, mass, log_mass = _edge_at(z, dz, left, right, span, rule, n, k, NODES)
+    left, right, span = tl.maximum(left, 0.0), tl.maximum(right, 0.0), tl.maximum(span, 0.0)
+    sums, logs = no_sums(z), tl.zeros_like(z)
+    for n in range(EDGE_NODES):
+        x, rest, log_weight = tl.load(rule + n), tl.load(rule + EDGE_NODES + n), tl.load(rule + 2 * EDGE_NODES + n)
+        u, low, high = z + dz * x, left + span * x, right + span * rest
+        log_room = tl.log2(tl.maximum(low * high, 1e-30))
+        log_mass = log_weight + k * log_room - u * u
+        mass = tl.exp2(log_mass)
         # A power costs less than a division by 1 − y².
-        moved, escort = mass * u, tl.exp2(log_mass - log_room)
-        masses += mass
-        by_loc += moved
-        by_a += moved * twice
-        by_width += moved * u
-        tilted = escort * twice
-        wide_loc += tilted
-        squares += tilted * twice
+        sums = add_node(sums, u, low - high, mass, tl.exp2(log_mass - log_room))
         logs += mass * log_room
     # Below k = 1 the escort has a pole at the ends, and E[ψ′] is the better form wherever they are in the window.
     narrow = narrow | (tl.minimum(left, right) < tl.where(k < 1.0, 1e-6, -1.0))
     size = span * inverse_width
-    share = size * tl.where(narrow, inverse_width * -INVERSE_ROOT, 1.0 / a)
-    by_loc = tl.where(narrow, by_loc, k * wide_loc) * share
-    by_a = tl.where(narrow, 0.5 * by_a, 0.5 * k * squares - masses) * share
-    by_width = (by_width * (INVERSE_ROOT * INVERSE_ROOT) - masses) * size * inverse_width
-    return masses * size, by_loc, by_a, by_width, (masses * log_slope - (k * k * _LN2) * logs) * size
+    r, by_loc, by_a, by_width = values_and_slopes(sums, size, inverse_width, inverse_a, narrow, 0.5, 2.0 * k)
+    return r, by_loc, by_a, by_width, r * log_slope - (k * k * _LN2) * logs * size
 
 
 @triton.jit

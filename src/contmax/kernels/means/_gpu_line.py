@@ -23,8 +23,9 @@ from contmax.kernels.means._gpu_windows import (
     length_in_range,
     load_functions,
     nan_from,
-    sums_and_slopes,
+    values_and_slopes,
     window,
+    window_sums,
 )
 from contmax.numerics import unit_gauss_legendre
 
@@ -114,17 +115,10 @@ def _values_and_slopes(mu, a, inverse_a, centre, width, rule, constant, K: tl.co
         inverse_width = 1.0 / width
         wide_from = 2.0 if K == 0 else 2.0 * ((2 * K + 3) / 5) ** 0.5
         z, dz, left, right, span, narrow = window(mu, a, inverse_a, centre, width, inverse_width, wide_from)
-        total, by_loc, by_half, by_width, wide_loc, wide_half = sums_and_slopes(
-            z, dz, left, right, span, rule, K, PAIRS
-        )
-        r, size = span * total * (inverse_width * constant), span * (inverse_width * constant)
-        by_width = by_width * size * inverse_width
-        share = inverse_width * -1.0
-        if K > 0:
-            by_loc = tl.where(narrow, by_loc, 2 * K * wide_loc)
-            by_half = tl.where(narrow, by_half, wide_half)
-            share = tl.where(narrow, share, inverse_a)
-        by_loc, by_half = by_loc * size * share, by_half * size * share
+        sums = window_sums(z, dz, left, right, span, rule, K, PAIRS)
+        size = span * (inverse_width * constant)
+        narrow = (narrow | True) if K == 0 else narrow
+        r, by_loc, by_half, by_width = values_and_slopes(sums, size, inverse_width, inverse_a, narrow, 0.5, 2.0 * K)
     return r, bounded(by_loc), bounded(by_half), bounded(by_width)
 
 

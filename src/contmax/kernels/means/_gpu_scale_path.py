@@ -7,7 +7,13 @@ numbers a, b, c, n, g of a pair and the path. Polynomials of arg, sin and cos ar
 import triton
 import triton.language as tl
 
+from contmax.numerics import SINGLE
+
 _NEWTON_STEPS = tl.constexpr(3)
+# The path of `contmax.numerics.SINGLE`.
+_NODES, _TWO_STEPS = tl.constexpr(SINGLE.nodes), tl.constexpr(2 * SINGLE.end / SINGLE.nodes)
+_STRETCH, _MOST_LEAN = tl.constexpr(SINGLE.stretch), tl.constexpr(SINGLE.lean)
+_BOW = tl.constexpr(SINGLE.curvature * SINGLE.stretch / 3)
 _SMALL, _FAR = tl.constexpr(1e-30), tl.constexpr(1e18)
 # Below this exponent a term is zero, whatever its phase.
 _LOWEST = tl.constexpr(-87.0)
@@ -61,7 +67,7 @@ def _slopes(a, b, c, n, g, s):
 
 
 @triton.jit
-def _place(a, b, c, n, g, order, stretch, most, share):
+def _place(a, b, c, n, g, order):
     """Vertex, size and bend of the path of each pair: through the saddle point, found by Newton's method in ln s."""
     rest = order - 1.0
     near = n / a
@@ -82,13 +88,13 @@ def _place(a, b, c, n, g, order, stretch, most, share):
     _first, second, third = _slopes(a, b, c, n, g, s)
     curvature = rest + second
     root = tl.sqrt(curvature)
-    lean = (2.0 * rest + third) / (curvature * root) * (share * stretch / 3.0)
-    size = s / root * stretch
-    return s, size, size * tl.minimum(tl.maximum(lean, 0.0), most)
+    lean = (2.0 * rest + third) / (curvature * root) * _BOW
+    size = s / root * _STRETCH
+    return s, size, size * tl.minimum(tl.maximum(lean, 0.0), _MOST_LEAN)
 
 
 @triton.jit
-def _term(a, b, c, n, g, order, vertex, size, bend, rise, run, step):
+def _term(a, b, c, n, g, order, vertex, size, bend, rise, run):
     """At one node: the term, s, 1/s, 1/e and q, each as two reals."""
     power = 0.5 - order
     s_re, s_im = vertex + bend * (1.0 - run), size * rise
@@ -105,26 +111,25 @@ def _term(a, b, c, n, g, order, vertex, size, bend, rise, run, step):
     angles = power * _angle(s_re, s_im, tl.sqrt(squared)) - 0.5 * _angle(e_re, e_im, tl.sqrt(e_squared))
     phase = order * s_im + angles - 0.5 * q_im
     sine, cosine = _sin_cos(tl.where(height > _LOWEST, phase, 0.0))
-    modulus = tl.exp(height) * (2.0 * step)
+    modulus = tl.exp(height) * _TWO_STEPS
     m_re = modulus * (cosine * size * run - sine * bend * rise)
     m_im = modulus * (cosine * bend * rise + sine * size * run)
     return m_re, m_im, s_re, s_im, v_re, v_im, f_re, f_im, q_re, q_im
 
 
 @triton.jit
-def mean_and_slopes(a, b, c, n, g, path, NODES: tl.constexpr):
+def mean_and_slopes(a, b, c, n, g, order, rises, runs):
     """The mean of each pair and its slopes in a, b, c, n, g, without the factor of its form and the law's normaliser.
 
     The compiler removes slopes that a kernel does not read.
     """
-    order, stretch, most, share, step, rises, runs = path
-    vertex, size, bend = _place(a, b, c, n, g, order, stretch, most, share)
+    vertex, size, bend = _place(a, b, c, n, g, order)
     value, by_a, by_b = tl.zeros_like(a), tl.zeros_like(a), tl.zeros_like(a)
     by_c, by_n, by_g = tl.zeros_like(a), tl.zeros_like(a), tl.zeros_like(a)
-    for node in range(NODES):
+    for node in range(_NODES):
         rise, run = tl.load(rises + node).to(tl.float32), tl.load(runs + node).to(tl.float32)
         m_re, m_im, s_re, s_im, v_re, v_im, f_re, f_im, q_re, q_im = _term(
-            a, b, c, n, g, order, vertex, size, bend, rise, run, step
+            a, b, c, n, g, order, vertex, size, bend, rise, run
         )
         r_re, r_im = m_re * f_re - m_im * f_im, m_re * f_im + m_im * f_re
         t_re, t_im = r_re - r_re * q_re + r_im * q_im, r_im - r_re * q_im - r_im * q_re

@@ -111,26 +111,44 @@ def node(rule, n, mirrored: tl.constexpr, PAIRS: tl.constexpr):
 
 
 @triton.jit
-def sums_and_slopes(z, dz, left, right, span, rule, K: tl.constexpr, PAIRS: tl.constexpr):
-    """Sums of mass, and for slopes of mass·z, mass·z·y and mass·(z² − 1), of escort·y and escort·((2k+1)y² − 1)."""
-    by_loc, by_half, by_width = tl.zeros_like(z), tl.zeros_like(z), tl.zeros_like(z)
-    wide_loc, masses, squares = tl.zeros_like(z), tl.zeros_like(z), tl.zeros_like(z)
+def no_sums(like):
+    """The sums of `add_node` before the first node."""
+    zero = tl.zeros_like(like)
+    return zero, zero, zero, zero, zero, zero
+
+
+@triton.jit
+def add_node(sums, u, place, mass, escort):
+    """Sums of mass, and for slopes of mass·u, mass·u·place and mass·u², of escort·place and escort·place²."""
+    masses, by_loc, by_half, by_width, wide_loc, wide_half = sums
+    moved, tilted = mass * u, escort * place
+    by_loc, by_half, by_width = by_loc + moved, by_half + moved * place, by_width + moved * u
+    return masses + mass, by_loc, by_half, by_width, wide_loc + tilted, wide_half + tilted * place
+
+
+@triton.jit
+def values_and_slopes(sums, size, inverse_width, inverse_a, narrow, unit, power):
+    """r and its slopes in μ, a and σ_j, without the constant of the density, from the sums of `add_node`.
+
+    E[ψ′] forms for a narrow density, escort forms with exponent `power`/2 for a wide one; y = `unit`·place.
+    """
+    masses, by_loc, by_half, by_width, wide_loc, wide_half = sums
+    share = size * tl.where(narrow, inverse_width * -INVERSE_ROOT, inverse_a)
+    by_loc = tl.where(narrow, by_loc, (power * unit) * wide_loc) * share
+    # (2k+1)y² − 1 = 2k y² − (1 − y²). With 1 − (1 − y²) for y² the two sums would be 4k + 1 times as large as their
+    # difference, and digits would cancel.
+    by_half = tl.where(narrow, unit * by_half, (power * unit * unit) * wide_half - masses) * share
+    by_width = (by_width * (INVERSE_ROOT * INVERSE_ROOT) - masses) * size * inverse_width
+    return masses * size, by_loc, by_half, by_width
+
+
+@triton.jit
+def window_sums(z, dz, left, right, span, rule, K: tl.constexpr, PAIRS: tl.constexpr):
+    """The sums of `add_node` over a window, with 2y for the place."""
+    sums = no_sums(z)
     for n in tl.static_range(PAIRS):
         for mirrored in tl.static_range(2):
             x, rest, log_weight = node(rule, n, mirrored, PAIRS)
             u, twice, room, escort = _at(z, dz, left, right, span, x, rest, log_weight, K)
-            mass = escort if K == 0 else escort * room
-            moved = mass * u
-            by_loc += moved
-            by_half += moved * twice
-            by_width += moved * u
-            masses += mass
-            if K > 0:
-                tilted = escort * twice
-                wide_loc += tilted
-                squares += tilted * twice
-    by_loc, by_half = by_loc * INVERSE_ROOT, by_half * (0.5 * INVERSE_ROOT)
-    by_width = by_width * (INVERSE_ROOT * INVERSE_ROOT) - masses
-    # (2k+1)y² − 1 = 2k y² − (1 − y²). With 1 − (1 − y²) for y² the two
-    # sums would be 4k + 1 times as large as their difference, and digits would cancel.
-    return masses, by_loc, by_half, by_width, 0.5 * wide_loc, (0.5 * K) * squares - masses
+            sums = add_node(sums, u, twice, escort if K == 0 else escort * room, escort)
+    return sums

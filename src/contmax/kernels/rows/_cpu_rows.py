@@ -5,7 +5,7 @@ from numba import njit
 
 from contmax.kernels.cpu import _elementary as fast
 from contmax.kernels.cpu._compiled import kernel
-from contmax.kernels.cpu._lanes import compress_with, expand_above, wide_vectors
+from contmax.kernels.cpu._lanes import compress_above, expand_above, wide_vectors
 from contmax.kernels.rows._cpu_evaluate import CHUNK, REDUCTION, ZERO, weights
 from contmax.kernels.rows._cpu_peaked import is_delicate, sharpen
 from contmax.kernels.rows._cpu_solve import (
@@ -108,7 +108,7 @@ def backward_rows(p, g, alpha, grad, grad_alpha, start, stop):  # type: ignore[n
                 grad_alpha[r] = np.nan
             continue
         epsilon = _of_row(alpha, r) - 1.0
-        count = compress_with(p, g, r * columns, columns, zero, weight, cotangent, ZERO)
+        count = compress_above(p, r * columns, columns, zero, weight, ZERO, g, cotangent)
         pad(cotangent, ZERO, count, zero)
         n = pad(weight, ZERO, count, zero)
         if needs_alpha:

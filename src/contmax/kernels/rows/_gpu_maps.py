@@ -71,7 +71,7 @@ def _forward(x: Tensor, alpha: float | Tensor, mask: Tensor | None, p: Tensor, o
     per_row, number = (p, alpha) if isinstance(alpha, float) else (alpha.contiguous(), None)
     if rows.columns > _longest(number):
         lists = lists_of(x, rows, keeps_places=True, varied=number is None)
-        peaks = p.new_empty(2 * rows.total * lists.slices, dtype=torch.float32)
+        peaks = p.new_empty(2 * rows.total * lists.sizes.slices, dtype=torch.float32)
         list_them, solve = _long_launches(rows, lists.sizes, number, has_mask, needs_omega)
         listed = (lists.values, lists.places, lists.counts, peaks, peaks, peaks)
         list_them(*tensors, per_row, p, p, *listed)

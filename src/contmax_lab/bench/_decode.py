@@ -1,0 +1,123 @@
+"""The suite `decode` for a GPU: entmax attention of one new token, beside the fastest of torch's kernels for softmax.
+
+Bytes are those of keys and values. Softmax reads all of them; entmax reads all keys, and values where there is weight.
+"""
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import scaled_dot_product_attention
+
+import contmax
+from contmax_lab.bench._figure import Figure, gpu_suite
+from contmax_lab.bench._measuring import Clock, Effort, percentiles
+from contmax_lab.bench._work import device_ratio, relative_error
+
+_TIME = "bfloat16, one token: device time / scaled_dot_product_attention"
+_BYTES = "bfloat16, one token: gigabytes of keys and values read per second"
+_ERROR = 1e-2
+# Kernels of torch that decode; its own choice is the slower one for some lengths.
+_KERNELS = (SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION)
+
+
+class _Case(NamedTuple):
+    """Sizes of the cache, and the targets for random and for flat scores."""
+
+    batch: int
+    heads: int
+    groups: int
+    keys: int
+    channels: int
+    random_at_most: float | None = None
+    flat_at_most: float | None = None
+
+    @property
+    def row(self) -> str:
+        return f"B = {self.batch}, H = {self.heads}/{self.groups}, L = {self.keys:,}, d = {self.channels}"
+
+
+_CASES = [
+    _Case(8, 32, 8, 4096, 128, 1.15),
+    _Case(1, 32, 8, 65536, 128, 0.75, 1.3),
+    _Case(8, 32, 8, 65536, 128, 0.75, 1.3),
+    _Case(1, 32, 8, 524_288, 128, 0.75, 1.3),
+]
+_SMALL = [_Case(1, 4, 2, 300, 16)]
+# Kinds of scores by the standard deviation of the queries: flat ones give every key weight.
+_KINDS = {"random": 1.0, "flat": 0.0, "a tenth has weight": 0.35}
+
+
+def decode_figures(effort: Effort, clock: Clock) -> Iterator[Figure]:
+    """The figures of the suite, by a clock."""
+    for case in _SMALL if effort.small else _CASES:
+        for kind in _KINDS:
+            yield from _beside_softmax(case, kind, clock, effort)
+
+
+def _beside_softmax(case: _Case, kind: str, clock: Clock, effort: Effort) -> Iterator[Figure]:
+    query, key, value = _drawn(case, kind, clock.device)
+    target = {"random": case.random_at_most, "flat": case.flat_at_most}.get(kind)
+    place: dict[str, Any] = {"row": case.row, "column": kind}
+    error, share = _error_and_share(query, key, value)
+    details: dict[str, Any] = {"error": error, "allowed_error": _ERROR, "keys_with_weight": share}
+    if not error <= _ERROR:
+        details["failed"] = f"an error of {error:.3g} relative to float64"
+        yield Figure(_TIME, **place, value=math.nan, at_most=target, details=details)
+        return
+    calls: dict[str, Callable[[], object]] = {
+        "contmax": lambda: contmax.entmax_attention(query, key, value, enable_gqa=True)
+    }
+    calls |= {kernels.name: _softmax(query, key, value, kernels) for kernels in _kernels_of(clock.device)}
+    times = clock.device_times(calls, effort)
+    chosen = min(list(calls)[1:], key=lambda name: percentiles(times[name])["median"])
+    details["kernels"] = chosen
+    times = {"contmax": times["contmax"], "torch": times[chosen]}
+    yield device_ratio(times, "contmax", details, table=_TIME, **place, at_most=target)
+    size = key.numel() * key.element_size() + value.numel() * value.element_size()
+    read = {"contmax": size * (1 + share) / 2, "torch": size}
+    for name, column in (("contmax", kind), ("torch", f"softmax, {kind}")):
+        yield Figure(_BYTES, case.row, column, read[name] / percentiles(times[name])["median"] / 1e9)
+
+
+def _kernels_of(device: str) -> tuple[SDPBackend, ...]:
+    return _KERNELS if device == "cuda" else (SDPBackend.MATH,)
+
+
+def _softmax(query: Tensor, key: Tensor, value: Tensor, kernels: SDPBackend) -> Callable[[], Tensor]:
+    def attend() -> Tensor:
+        with sdpa_kernel(kernels) if query.is_cuda else contextlib.nullcontext():
+            return scaled_dot_product_attention(query, key, value, enable_gqa=True)
+
+    return attend
+
+
+def _drawn(case: _Case, kind: str, device: str) -> tuple[Tensor, Tensor, Tensor]:
+    """One query per head, keys and values, by a fixed seed."""
+    generator = torch.Generator(device).manual_seed(0)
+    sizes = ((case.heads, 1), (case.groups, case.keys), (case.groups, case.keys))
+    query, key, value = (
+        torch.randn(case.batch, *size, case.channels, device=device, dtype=torch.bfloat16, generator=generator)
+        for size in sizes
+    )
+    return _KINDS[kind] * query, key, value
+
+
+def _error_and_share(query: Tensor, key: Tensor, value: Tensor) -> tuple[float, float]:
+    """The error of the first sequence relative to float64, and the share of keys that have weight in some head."""
+    ours = contmax.entmax_attention(query[:1], key[:1], value[:1], enable_gqa=True)
+    assert isinstance(ours, Tensor)
+    groups, error, share = key.shape[1], 0.0, 0.0
+    queries, outputs = (x[0, :, 0].unflatten(0, (groups, -1)) for x in (query, ours))
+    for g in range(groups):  # a whole cache in float64 would take too much memory
+        p = contmax.entmax(queries[g].double() @ key[0, g].double().mT / math.sqrt(key.shape[-1]), 1.5)
+        error = max(error, relative_error(outputs[g], p @ value[0, g].double()))
+        share += float((p > 0).any(0).double().mean()) / groups
+    return error, share
+
+
+GPU_DECODE = gpu_suite("decode", decode_figures)
