@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Categorical, Distribution
 
-from contmax._precision import common_dtype, in_dtype, wide_dtype, without_autocast
+from contmax._eager import common_dtype, in_dtype, wide_dtype, without_autocast
 from contmax._typing import Bool, Float
 from contmax.basis import Basis
 from contmax.densities import Mixture

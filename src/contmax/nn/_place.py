@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
-from contmax._precision import common_dtype, in_dtype, wide_dtype
+from contmax._eager import common_dtype, in_dtype, wide_dtype
 from contmax._typing import Bool, Float
 from contmax.densities import BetaGaussian, MultivariateBetaGaussian
 from contmax.maps import moments
