@@ -1,4 +1,4 @@
-"""Whether a tensor has values now, or stands for values to come.
+"""What is known of a tensor: whether it has values now or stands for values to come, and the dtype to compute in.
 
 Decisions that depend on values (is any scale negative? has Newton's method converged?) are taken only on real tensors.
 Tracers, fake tensors and vmapped tensors have no values, and on an accelerator reading a value waits for the device.
@@ -13,6 +13,9 @@ Tracers, fake tensors and vmapped tensors have no values, and on an accelerator 
 `carries_gradient`     a derivative may be wanted
 =====================  ================================================================================
 """
+
+import contextlib
+from contextlib import AbstractContextManager
 
 import torch
 from torch import Tensor
@@ -137,3 +140,29 @@ def refuse_tracing() -> None:
             "torch.jit.trace and torch.onnx.export(dynamo=False) would keep values of the example input in the graph, "
             "which is wrong for other inputs. Use torch.export.export, or torch.onnx.export(…, dynamo=True)."
         )
+
+
+def without_autocast(like: Tensor) -> AbstractContextManager[object]:
+    """A context in which operations on tensors of this device keep their dtypes; autocast knows no meta device."""
+    if like.is_meta:
+        return contextlib.nullcontext()
+    kind = device_type(like)
+    # A traced program always switches autocast off: it may run under autocast later.
+    if torch.compiler.is_compiling() or torch.is_autocast_enabled(kind):
+        return torch.autocast(kind, enabled=False)
+    return contextlib.nullcontext()
+
+
+def in_dtype(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """``tensor.to(dtype)``, but no call for a tensor of that dtype: torch.export would record two nodes for it."""
+    return tensor if tensor.dtype == dtype else tensor.to(dtype)
+
+
+def common_dtype(first: torch.dtype, second: torch.dtype) -> torch.dtype:
+    """``torch.promote_types``, but no call for two equal dtypes: torch.export would record a node for it."""
+    return first if first == second else torch.promote_types(first, second)
+
+
+def wide_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The dtype to compute in: at least float32."""
+    return dtype if dtype in (torch.float32, torch.float64) else torch.promote_types(dtype, torch.float32)

@@ -10,8 +10,7 @@ import math
 import torch
 from torch import Tensor
 
-from contmax._eager import carries_gradient
-from contmax._precision import common_dtype, in_dtype, wide_dtype
+from contmax._eager import carries_gradient, common_dtype, in_dtype, wide_dtype
 from contmax._typing import Float
 
 # artanh(w)/w − 1 = Σ cₙ w²ⁿ, n ≥ 1, for |w| ≤ 1/3: the polynomial through the zeros of a Chebyshev polynomial in w²,

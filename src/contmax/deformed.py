@@ -10,8 +10,7 @@ import math
 import torch
 from torch import Tensor
 
-from contmax._eager import carries_gradient, is_eager_cpu
-from contmax._precision import wide_dtype
+from contmax._eager import carries_gradient, is_eager_cpu, wide_dtype
 from contmax._smooth import (
     expm1_over,
     expm1_over_series,

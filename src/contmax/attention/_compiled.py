@@ -12,7 +12,7 @@ from torch import Tensor
 from contmax._autograd import apply
 from contmax._backend import Backend, backend_of
 from contmax._by_reference import refused_by_kernels
-from contmax._precision import wide_dtype
+from contmax._eager import wide_dtype
 from contmax.attention._arguments import Inputs, save_inputs, saved_inputs, shape_of_bias
 from contmax.attention._listed import listed_gradients, listed_means
 from contmax.attention._masked import masked_as_zeros

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from contmax import kernels
-from contmax._precision import without_autocast
+from contmax._eager import without_autocast
 from contmax.attention._arguments import Inputs
 from contmax.attention._masked import allowed_keys, bias_of_scores
 from contmax.attention._reference import attend_reference, block_of, query_blocks, repeated_heads

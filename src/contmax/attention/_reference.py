@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from contmax._by_reference import gradients_by_reference
-from contmax._precision import without_autocast
+from contmax._eager import without_autocast
 from contmax.attention._arguments import Inputs
 from contmax.attention._masked import allowed_keys, bias_of_scores, masked_as_zeros
 from contmax.kernels.attention import is_by_distance

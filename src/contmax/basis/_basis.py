@@ -12,9 +12,8 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from contmax._eager import is_real
+from contmax._eager import is_real, wide_dtype
 from contmax._mask import require_mask
-from contmax._precision import wide_dtype
 from contmax._typing import Float
 
 # Measured on random signals, smooth and rough, at 50 to 1000 positions with penalties of 0.01 and 0.001, on the line

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from contmax._eager import is_eager
-from contmax._precision import wide_dtype
+from contmax._eager import is_eager, wide_dtype
 from contmax._typing import Bool, Float
 from contmax.basis._basis import (
     Basis,

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from contmax._precision import wide_dtype
+from contmax._eager import wide_dtype
 from contmax._typing import Bool, Float
 from contmax.basis._basis import (
     RadialBasis,

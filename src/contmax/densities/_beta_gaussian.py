@@ -6,11 +6,12 @@ import torch
 from torch import Tensor
 from torch.types import _size
 
-from contmax._precision import in_dtype
+from contmax._eager import in_dtype
 from contmax._typing import Float
 from contmax.densities._beta_law import draw_offsets, line_law
 from contmax.densities._elliptical import Elliptical, adjustable_profile, index_of_moments, weighted_moments
 from contmax.densities._line import LineDensity, LineLaw, offset_in
+from contmax.densities._profile import extent
 from contmax.densities._scale import DiagonalScale
 from contmax.densities._validation import Number, Samples, as_parameters, as_samples, require_positive, require_spread
 
@@ -57,6 +58,9 @@ class BetaGaussian(Elliptical, LineDensity):
 
     def _delta(self, points: Tensor) -> Tensor:
         return offset_in(self._wide(self.scale), points - self._wide(self.loc)).square()
+
+    def _half_width(self) -> Tensor:
+        return extent(self.unit(), self._profile.reach)
 
     def _delta_in_units(self, points: Tensor) -> Tensor:
         return offset_in(self.unit(), points - self._wide(self.loc)).square()

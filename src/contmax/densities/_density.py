@@ -11,8 +11,7 @@ from torch import Size, Tensor
 from torch.distributions import Categorical, Distribution, constraints
 from torch.types import _size
 
-from contmax._eager import is_eager_cpu
-from contmax._precision import common_dtype, in_dtype, wide_dtype
+from contmax._eager import common_dtype, in_dtype, is_eager_cpu, wide_dtype
 from contmax._typing import Float
 from contmax.deformed import log_beta
 from contmax.densities._line_rule import Landmarks, general_landmarks

@@ -17,8 +17,7 @@ from torch.distributions import (
     register_kl,
 )
 
-from contmax._eager import is_eager_cpu
-from contmax._precision import common_dtype, wide_dtype
+from contmax._eager import common_dtype, is_eager_cpu, wide_dtype
 from contmax.densities._beta_gaussian import BetaGaussian
 from contmax.densities._density import unchecked
 from contmax.densities._elliptical import Elliptical

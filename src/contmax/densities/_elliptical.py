@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from contmax._precision import wide_dtype
+from contmax._eager import wide_dtype
 from contmax._typing import Float
 from contmax.densities._density import Density
 from contmax.densities._profile import Profile, profile_of

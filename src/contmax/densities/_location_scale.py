@@ -11,7 +11,7 @@ from typing import Self, cast
 import torch
 from torch import Tensor
 
-from contmax._precision import in_dtype
+from contmax._eager import in_dtype
 from contmax._typing import Float
 from contmax.densities._line import LineDensity, LineLaw
 from contmax.densities._validation import (

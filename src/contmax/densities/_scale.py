@@ -5,8 +5,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from contmax._eager import is_exporting_to_onnx
-from contmax._precision import in_dtype, wide_dtype, without_autocast
+from contmax._eager import in_dtype, is_exporting_to_onnx, wide_dtype, without_autocast
 from contmax._smooth import ARTANH_EXCESS
 from contmax._typing import Float
 from contmax.densities._validation import checks_values, require_finite, require_positive

@@ -9,8 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from contmax._eager import is_eager_cpu, is_exporting_to_onnx
-from contmax._precision import common_dtype, in_dtype
+from contmax._eager import common_dtype, in_dtype, is_eager_cpu, is_exporting_to_onnx
 
 Number = float | Tensor
 Samples = Tensor | np.ndarray | Sequence[Any]

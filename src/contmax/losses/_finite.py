@@ -4,9 +4,8 @@ import torch
 from torch import Tensor
 
 from contmax._backend import Backend, backend_of
-from contmax._eager import is_eager_cpu
+from contmax._eager import is_eager_cpu, wide_dtype
 from contmax._mask import require_mask
-from contmax._precision import wide_dtype
 from contmax._typing import Bool, Float, Shaped
 from contmax.losses._row_losses import class_losses, fused_losses, losses_of_every_class, soft_losses
 from contmax.maps._arguments import check_scores, checked_alpha, output_dtype

@@ -10,8 +10,7 @@ from torch.utils.checkpoint import checkpoint
 
 from contmax._backend import Backend, backend_of
 from contmax._by_reference import gradients_by_reference, refused_by_kernels
-from contmax._eager import all_hold_numbers, is_exporting
-from contmax._precision import wide_dtype
+from contmax._eager import all_hold_numbers, is_exporting, wide_dtype
 from contmax._torch_private import forward_mode_is_on
 from contmax._typing import Float, Shaped
 from contmax.kernels.losses import LinearLoss, Supports

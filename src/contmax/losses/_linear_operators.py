@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from contmax._eager import wide_dtype, without_autocast
 from contmax._operator import operator
-from contmax._precision import wide_dtype, without_autocast
 from contmax.kernels.losses import LinearLoss, Supports, row_losses
 from contmax.losses._row_losses import losses_and_map
 from contmax.maps._threshold import deformed_exp

@@ -5,8 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from contmax._eager import device_type, is_eager_cpu, refuse_tracing
-from contmax._precision import wide_dtype
+from contmax._eager import device_type, is_eager_cpu, refuse_tracing, wide_dtype
 from contmax._torch_private import autocast_is_on_anywhere
 from contmax.maps._half_precision import HALF_PRECISION, widened_scores
 

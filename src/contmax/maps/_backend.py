@@ -11,9 +11,8 @@ from torch import Tensor
 
 from contmax._backend import NUMBA_DTYPES, Backend, backend_of
 from contmax._by_reference import needs_reference
-from contmax._eager import is_eager_cpu, is_exporting
+from contmax._eager import is_eager_cpu, is_exporting, wide_dtype
 from contmax._operator import operator
-from contmax._precision import wide_dtype
 from contmax.deformed import log_beta
 from contmax.kernels import rows
 from contmax.maps._half_precision import narrowed

@@ -14,9 +14,8 @@ from torch.compiler import is_dynamo_compiling
 from contmax._autograd import apply, bare_apply
 from contmax._backend import Backend, backend_of
 from contmax._by_reference import may_be_differentiated
-from contmax._eager import REAL_TYPES, is_eager
+from contmax._eager import REAL_TYPES, is_eager, wide_dtype
 from contmax._mask import require_mask
-from contmax._precision import wide_dtype
 from contmax._torch_private import forward_mode_is_on, number_of_modes, torchscript_is_tracing, transforms_are_active
 from contmax._typing import Bool, Float
 from contmax.kernels import rows

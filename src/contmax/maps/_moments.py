@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
+from contmax._eager import common_dtype, in_dtype, wide_dtype, without_autocast
 from contmax._mask import require_mask
-from contmax._precision import common_dtype, in_dtype, wide_dtype, without_autocast
 from contmax._typing import Bool, Float
 
 

@@ -70,12 +70,10 @@ class DiscreteAttention(AlphaModule):
         if score == "additive":
             self.key = torch.nn.Linear(embed_dim, width)
             self.energy = torch.nn.Linear(width, 1, bias=False)
-            self.query = torch.nn.Linear(query_dim, width, bias=False) if query_dim is not None else None
-        else:
-            self.query = torch.nn.Linear(query_dim, embed_dim) if query_dim is not None else None
-            if query_dim is None:
-                self.constant_query = torch.nn.Parameter(torch.empty(embed_dim))
-                torch.nn.init.normal_(self.constant_query)
+        self.query = torch.nn.Linear(query_dim, width, bias=score == "dot") if query_dim is not None else None
+        if score == "dot" and query_dim is None:
+            self.constant_query = torch.nn.Parameter(torch.empty(embed_dim))
+            torch.nn.init.normal_(self.constant_query)
 
     def reset_parameters(self) -> None:
         """Reset α and the constant query; the linear maps have their own `reset_parameters`."""

@@ -11,8 +11,7 @@ from torch.nn.functional import logsigmoid
 from contmax._autograd import apply
 from contmax._backend import Backend, backend_of
 from contmax._by_reference import gradients_by_reference, refused_by_kernels, tangent_by_reference
-from contmax._eager import is_eager
-from contmax._precision import without_autocast
+from contmax._eager import is_eager, without_autocast
 from contmax.nn._module import check_query, check_values, wide_linear, with_queries
 from contmax.nn._place import (
     Cells,

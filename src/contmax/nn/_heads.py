@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.distributions import Categorical, Distribution
 from torch.nn.functional import softplus
 
-from contmax._precision import in_dtype, wide_dtype, without_autocast
+from contmax._eager import in_dtype, wide_dtype, without_autocast
 from contmax._typing import Bool, Float
 from contmax.densities import Mixture, MultivariateBetaGaussian
 from contmax.nn._module import ShownModule, check_query, check_values, wide_linear

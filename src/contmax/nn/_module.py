@@ -7,8 +7,7 @@ from typing import Any, ParamSpec
 import torch
 from torch import Tensor
 
-from contmax._eager import refuse_tracing
-from contmax._precision import in_dtype, wide_dtype, without_autocast
+from contmax._eager import in_dtype, refuse_tracing, wide_dtype, without_autocast
 from contmax.basis import Basis
 from contmax.signal._observations import as_grid
 

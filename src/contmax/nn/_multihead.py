@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Categorical, Distribution
 
-from contmax._precision import common_dtype, in_dtype, wide_dtype, without_autocast
+from contmax._eager import common_dtype, in_dtype, wide_dtype, without_autocast
 from contmax._typing import Bool, Float
 from contmax.basis import Basis
 from contmax.densities import Mixture
@@ -289,14 +289,12 @@ class MultiheadContinuousAttention(AlphaModule):
             scores = products / math.sqrt(keys.shape[-1])
             scores = scores + self.places(self.anchors.cells(scores)).unsqueeze(1)
         mean, covariance = self.anchors.moments(torch.softmax(scores, -1))
-        # (H,) → (H, Q, M); the axis of the components stays until the densities are made.
-        alpha = self.alpha
-        alpha = alpha[:, None, None] if isinstance(alpha, Tensor) and alpha.dim() else alpha
+        dim, alpha = self.basis.event_dim, self.alpha
+        alpha = alpha[:, None] if isinstance(alpha, Tensor) and alpha.dim() else alpha
         if self.component_logits is None:
-            mean, covariance = mean.select(3, 0), covariance.select(3, 0)
-            alpha = alpha.squeeze(-1) if isinstance(alpha, Tensor) and alpha.dim() else alpha
-            return density_of_moments(mean, covariance, alpha, self.basis.event_dim)
-        parts = density_of_moments(mean, covariance, alpha, self.basis.event_dim)
+            return density_of_moments(mean.select(3, 0), covariance.select(3, 0), alpha, dim)
+        alpha = alpha.unsqueeze(-1) if isinstance(alpha, Tensor) and alpha.dim() else alpha
+        parts = density_of_moments(mean, covariance, alpha, dim)
         logits = wide_linear(self.component_logits, query).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
         return Mixture(Categorical(logits=logits, validate_args=False), parts)
 

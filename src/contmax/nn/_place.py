@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
-from contmax._precision import common_dtype, in_dtype, wide_dtype
+from contmax._eager import common_dtype, in_dtype, wide_dtype
 from contmax._typing import Bool, Float
 from contmax.densities import BetaGaussian, MultivariateBetaGaussian
 from contmax.maps import moments
@@ -91,13 +91,9 @@ class Cells(NamedTuple):
 
     def box(self, mask: Tensor | None) -> "Box":
         """The box that the cells of the observations cover; at default positions it is the unit cube."""
-        if mask is None:
-            first, last = self.centers.amin(-2), self.centers.amax(-2)
-        else:
-            may = mask.expand(self.centers.shape[:-1]).unsqueeze(-1)
-            some = may.any(-2)
-            first = torch.where(some, torch.where(may, self.centers, torch.inf).amin(-2), 0)
-            last = torch.where(some, torch.where(may, self.centers, -torch.inf).amax(-2), 0)
+        first, last = _ends(self.centers, mask)
+        if mask is not None:
+            first, last = (torch.where(mask.any(-1).unsqueeze(-1), end, 0) for end in (first, last))
         return Box(first, last - first + self.sides, self.sides / 2)
 
 
@@ -132,6 +128,14 @@ class Box(NamedTuple):
 def _aligned(part: Tensor, points: Tensor) -> Tensor:
     """(B, N) → (B, 1…, N), with as many axes as the points."""
     return part.reshape(part.shape[0], *[1] * (points.dim() - 2), part.shape[-1])
+
+
+def _ends(centers: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    """The lowest and the highest centre along each axis, (B, N); ∞ and −∞ where nothing may be attended."""
+    if mask is None:
+        return centers.amin(-2), centers.amax(-2)
+    may = mask.unsqueeze(-1)
+    return torch.where(may, centers, torch.inf).amin(-2), torch.where(may, centers, -torch.inf).amax(-2)
 
 
 def observed_cells(
@@ -170,19 +174,17 @@ def observed_cells(
     if grid is not None:
         # Sizes are filled in on the device: a tensor made of a list would be copied there, and the host would wait.
         return Cells(centers, torch.stack([like.new_full((), 1 / n) for n in grid]).expand(shape[0], dim))
-    if positions is None and mask is None:
-        return Cells(centers, like.new_full((1, 1), 1 / shape[1]).expand(shape[0], 1))
-    may = torch.ones_like(centers[..., 0], dtype=torch.bool) if mask is None else mask.expand(shape)
-    count = may.sum(-1, keepdim=True).clamp(min=1).to(like.dtype)
+    count = like.new_full((1, 1), shape[1]) if mask is None else mask.expand(shape).sum(-1, keepdim=True).clamp(min=1)
+    count = in_dtype(count, like.dtype)
     if positions is None:
-        return Cells(centers, count.reciprocal())
-    may = may.unsqueeze(-1)
-    span = torch.where(may, centers, -torch.inf).amax(-2) - torch.where(may, centers, torch.inf).amin(-2)
+        return Cells(centers, count.reciprocal().expand(shape[0], 1))
+    first, last = _ends(centers, mask)
+    span = last - first
     spaces = (count ** (1 / dim) - 1).clamp(min=1)
     sides = torch.where(span > 0, span, span.amax(-1, keepdim=True).clamp(min=0)) / spaces
     # Observations that coincide need a density too: its Σ, of the order of side^(N+2), must not vanish.
     sides = sides.clamp(min=torch.finfo(like.dtype).tiny ** (1 / (dim + 2)))
-    return Cells(torch.where(may, centers, 0), sides)
+    return Cells(unmasked(centers, mask), sides)
 
 
 def cells_of_weights(

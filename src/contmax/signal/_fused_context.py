@@ -17,8 +17,7 @@ from torch import Tensor
 
 from contmax._autograd import bare_apply
 from contmax._by_reference import gradients_by_reference, may_be_differentiated
-from contmax._eager import is_eager
-from contmax._precision import without_autocast
+from contmax._eager import is_eager, without_autocast
 from contmax._torch_private import forward_mode_is_on
 from contmax.basis import Basis, GaussianBasis, MultivariateGaussianBasis
 from contmax.densities import BetaGaussian, MultivariateBetaGaussian, TruncatedParabola, TruncatedParaboloid

@@ -11,8 +11,7 @@ from torch import Tensor
 from contmax._autograd import apply
 from contmax._backend import Backend, backend_of, triton_runs_on
 from contmax._by_reference import gradients_by_reference, refused_by_kernels, tangent_by_reference
-from contmax._eager import is_eager
-from contmax._precision import in_dtype, wide_dtype, without_autocast
+from contmax._eager import in_dtype, is_eager, wide_dtype, without_autocast
 from contmax._typing import Bool, Float
 from contmax.basis import Basis
 from contmax.expectations import expectation

@@ -5,8 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from contmax._eager import is_eager_cpu
-from contmax._precision import wide_dtype
+from contmax._eager import is_eager_cpu, wide_dtype
 from contmax._typing import Bool, Float
 from contmax.basis import Basis
 from contmax.signal._observations import check_observations, design_at, require_penalty

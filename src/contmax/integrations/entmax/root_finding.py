@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from contmax import maps
-from contmax._precision import wide_dtype
+from contmax._eager import wide_dtype
 from contmax._typing import Float
 from contmax.deformed import escort
 from contmax.integrations.entmax.activations import _Map
