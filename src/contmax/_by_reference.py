@@ -21,9 +21,7 @@ def needs_reference(cotangent: Tensor) -> bool:
 
     A backward pass that torch.compile traces is not differentiated again.
     """
-    if torch.compiler.is_compiling():
-        return False
-    return may_be_differentiated() or is_batch_of_cotangents(cotangent)
+    return not torch.compiler.is_compiling() and (may_be_differentiated() or is_batch_of_cotangents(cotangent))
 
 
 def refused_by_kernels(*cotangents: Tensor | None) -> bool:
@@ -31,9 +29,9 @@ def refused_by_kernels(*cotangents: Tensor | None) -> bool:
 
     ``torch.vmap(lambda v: torch.autograd.grad(y, x, v))`` passes such a cotangent.
     """
-    if torch.compiler.is_compiling():
-        return False
-    return may_be_differentiated() or any(c is not None and is_transformed(c) for c in cotangents)
+    return not torch.compiler.is_compiling() and (
+        may_be_differentiated() or any(c is not None and is_transformed(c) for c in cotangents)
+    )
 
 
 def may_be_differentiated() -> bool:

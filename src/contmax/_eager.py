@@ -124,9 +124,9 @@ def carries_gradient(*values: object) -> bool:
     if not is_eager(*values):
         return True
     tensors = [v for v in values if isinstance(v, Tensor)]
-    if torch.is_grad_enabled() and any(v.requires_grad for v in tensors):
-        return True
-    return any(forward_ad.unpack_dual(v).tangent is not None for v in tensors)
+    return (torch.is_grad_enabled() and any(v.requires_grad for v in tensors)) or any(
+        forward_ad.unpack_dual(v).tangent is not None for v in tensors
+    )
 
 
 def refuse_tracing() -> None:

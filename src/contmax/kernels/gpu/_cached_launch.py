@@ -127,19 +127,16 @@ class ReadyLaunch:
             or current_device() != self._device
             or not _triton_private.may_be_cached(self._kernel)
         ):
-            self._by_launch(tensors, is_aligned)
+            # In the ordinary way; the compiled kernel is remembered for aligned tensors.
+            launch = self._launch
+            none = (None,) * (len(launch.kernel.arg_names) - len(launch.after_tensors) - len(tensors))
+            launch(*tensors, *none)
+            found = launch.direct_call((*tensors, *none)) if is_aligned else None
+            if found is not None:
+                self._call = found.start, launch.grid, found.before, (*none, *launch.after_tensors)
         else:
             start, grid, before, after = call
             start(*grid, current_stream_of(self._device), *before, *addresses, *after)
-
-    def _by_launch(self, tensors: tuple[Tensor, ...], is_aligned: bool) -> None:
-        """Launch in the ordinary way, and remember the compiled kernel for aligned tensors."""
-        launch = self._launch
-        none = (None,) * (len(launch.kernel.arg_names) - len(launch.after_tensors) - len(tensors))
-        launch(*tensors, *none)
-        call = launch.direct_call((*tensors, *none)) if is_aligned else None
-        if call is not None:
-            self._call = call.start, launch.grid, call.before, (*none, *launch.after_tensors)
 
 
 @cached(LAUNCHES)
