@@ -4,7 +4,6 @@ from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
-from torch.types import _size
 
 from contmax._precision import in_dtype
 from contmax._typing import Float
@@ -200,11 +199,8 @@ class BetaGaussian(Elliptical, LineDensity):
         """√ρ·σ, or the half-width for α = ∞."""
         return self._profile.unit(self._wide(self.scale))
 
-    def rsample(self, sample_shape: _size = torch.Size()) -> Tensor:  # noqa: B008
-        """Exact draws with gradients to loc, scale and alpha; shape ``(*sample_shape, *batch)``."""
-        shape = torch.Size(sample_shape) + self.batch_shape
-        unit = self.unit()
-        return self._draws(unit * draw_offsets(self._profile, shape, unit).squeeze(-1))
+    def _standard_draws(self, shape: torch.Size, like: Tensor) -> Tensor:
+        return draw_offsets(self._profile, shape, like).squeeze(-1)
 
     @classmethod
     def _made(cls, loc: Tensor, scale: Tensor, alpha: Number, *, validate_args: bool | None) -> Self:
