@@ -118,14 +118,14 @@ class BetaGaussian(Elliptical, LineDensity):
             ValueError: if ``variance`` is not positive, or ``alpha`` is infinite.
 
         Example:
-            >>> BetaGaussian.from_moments(0.0, 0.2).half_width
+            >>> BetaGaussian.from_moments(0.0, 0.2).half_width.round(decimals=4)
             tensor(1.)
         """
         mean, variance = as_parameters(mean=mean, variance=variance)
         require_positive("variance", variance, "Pass the square of a standard deviation.", validate_args)
         profile = adjustable_profile(alpha, 1, "variance", validate_args)
         wide = cls._wide(variance)
-        scale = profile.scale_of_unit((profile.unit_sq_of("variance", wide) * wide).sqrt())
+        scale = profile.scale_of_unit(wide, profile.unit_sq_of("variance", wide), order=2)
         return cls._made(mean, in_dtype(scale, variance.dtype), alpha, validate_args=validate_args)
 
     @classmethod
@@ -150,7 +150,7 @@ class BetaGaussian(Elliptical, LineDensity):
         """
         middle, half_width = cls._middle_and_half_width(low, high, validate_args)
         profile = adjustable_profile(alpha, 1, "support", validate_args)
-        scale = profile.scale_of_unit(profile.unit_sq_of("support", half_width) ** 0.5 * half_width)
+        scale = profile.scale_of_unit(half_width, profile.unit_sq_of("support", half_width) ** 0.5, order=1)
         return cls._made(middle, in_dtype(scale, middle.dtype), alpha, validate_args=validate_args)
 
     @classmethod
