@@ -4,7 +4,6 @@ from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
-from torch.types import _size
 
 from contmax._eager import in_dtype
 from contmax._typing import Float
@@ -123,14 +122,14 @@ class BetaGaussian(Elliptical, LineDensity):
             ValueError: if ``variance`` is not positive, or ``alpha`` is infinite.
 
         Example:
-            >>> BetaGaussian.from_moments(0.0, 0.2).half_width
+            >>> BetaGaussian.from_moments(0.0, 0.2).half_width.round(decimals=4)
             tensor(1.)
         """
         mean, variance = as_parameters(mean=mean, variance=variance)
         require_positive("variance", variance, "Pass the square of a standard deviation.", validate_args)
         profile = adjustable_profile(alpha, 1, "variance", validate_args)
         wide = cls._wide(variance)
-        scale = profile.scale_of_unit((profile.unit_sq_of("variance", wide) * wide).sqrt())
+        scale = profile.scale_of_unit(wide, profile.unit_sq_of("variance", wide), order=2)
         return cls._made(mean, in_dtype(scale, variance.dtype), alpha, validate_args=validate_args)
 
     @classmethod
@@ -155,7 +154,7 @@ class BetaGaussian(Elliptical, LineDensity):
         """
         middle, half_width = cls._middle_and_half_width(low, high, validate_args)
         profile = adjustable_profile(alpha, 1, "support", validate_args)
-        scale = profile.scale_of_unit(profile.unit_sq_of("support", half_width) ** 0.5 * half_width)
+        scale = profile.scale_of_unit(half_width, profile.unit_sq_of("support", half_width) ** 0.5, order=1)
         return cls._made(middle, in_dtype(scale, middle.dtype), alpha, validate_args=validate_args)
 
     @classmethod
@@ -204,11 +203,8 @@ class BetaGaussian(Elliptical, LineDensity):
         """√ρ·σ, or the half-width for α = ∞."""
         return self._profile.unit(self._wide(self.scale))
 
-    def rsample(self, sample_shape: _size = torch.Size()) -> Tensor:  # noqa: B008
-        """Exact draws with gradients to loc, scale and alpha; shape ``(*sample_shape, *batch)``."""
-        shape = torch.Size(sample_shape) + self.batch_shape
-        unit = self.unit()
-        return self._draws(unit * draw_offsets(self._profile, shape, unit).squeeze(-1))
+    def _standard_draws(self, shape: torch.Size, like: Tensor) -> Tensor:
+        return draw_offsets(self._profile, shape, like).squeeze(-1)
 
     @classmethod
     def _made(cls, loc: Tensor, scale: Tensor, alpha: Number, *, validate_args: bool | None) -> Self:

@@ -253,7 +253,7 @@ class Density(Distribution):
         return new
 
     def _rebind(self) -> None:
-        """Renew attributes that are derived from parameters; called on an expanded copy."""
+        """Renew attributes that are derived from parameters; called on an expanded or widened copy."""
 
     def sample(self, sample_shape: _size = torch.Size()) -> Tensor:  # noqa: B008
         """Draws without gradient; shape ``sample_shape + batch_shape + event_shape``."""

@@ -277,29 +277,23 @@ class LineDensity(Density):
         return (self._wide(self.loc) + torch.where(below, -depth, depth)).to(self._result_dtype(value))
 
     def rsample(self, sample_shape: _size = torch.Size()) -> Tensor:  # noqa: B008
-        """Exact draws with gradients, by inverting the distribution function; shape ``(*sample_shape, *batch)``."""
-        unit = self.unit()
-        shape = torch.Size(sample_shape) + self.batch_shape
-        q = torch.rand(shape, dtype=unit.dtype, device=unit.device)
-        below = q < 0.5
-        # Shares in (0, ½]: a draw is never an end of the support.
-        tail = torch.where(below, 0.5 - q, 1 - q)
-        depth = self.law().depth(tail) * (1 - 8 * torch.finfo(unit.dtype).eps)
-        return self._draws(unit * torch.where(below, -depth, depth))
-
-    def _draws(self, offset: Tensor) -> Tensor:
-        """μ + offset in the dtype of the parameters, with the gradient of the sum, for offsets inside the support.
-
-        A sum that rounds across an end of the support, where the density is zero, becomes the next number inside.
-        """
-        loc = self._wide(self.loc)
-        draws = loc + offset
+        """Exact draws with gradients to all parameters; shape ``(*sample_shape, *batch)``."""
+        loc, unit = self._wide(self.loc), self.unit()
+        draws = loc + unit * self._standard_draws(torch.Size(sample_shape) + self.batch_shape, unit)
         with torch.no_grad():
+            # A sum that rounds across an end of the support, where the density is zero, becomes the next number inside.
             distance = (self._wide(self._round(draws)) - loc).abs()
             across = distance >= self._half_width() * (1 - 8 * torch.finfo(loc.dtype).eps)
             step = torch.minimum(0.75 * torch.finfo(self.dtype).eps * draws.abs(), (draws - loc).abs())
             step = torch.where(across, torch.where(draws > loc, -step, step), 0.0)
         return self._round(draws + step)
+
+    def _standard_draws(self, shape: torch.Size, like: Tensor) -> Tensor:
+        """Draws from the law, by inverting the distribution function; none is an end of the support."""
+        q = torch.rand(shape, dtype=like.dtype, device=like.device)
+        below = q < 0.5
+        depth = self.law().depth(torch.where(below, 0.5 - q, 1 - q)) * (1 - 8 * torch.finfo(like.dtype).eps)
+        return torch.where(below, -depth, depth)
 
 
 def offset_in(unit: Tensor, distance: Tensor) -> Tensor:

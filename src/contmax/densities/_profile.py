@@ -88,10 +88,10 @@ class Profile:
         gap, peak, weight = self.coefficients(scale)
         return scale**weight * _exp(0.5 * gap * peak)
 
-    def scale_of_unit(self, unit: Tensor) -> Tensor:
-        """σ on the line of the member with this √ρσ."""
-        gap, peak, weight = self.coefficients(unit)
-        return (unit * _exp(-0.5 * gap * peak)) ** (1 / weight)
+    def scale_of_unit(self, size: Tensor, ratio: Scalar, order: int) -> Tensor:
+        """σ on the line of the member with (√ρσ)ᵐ = ratio·size, a power of it; m is the order."""
+        gap, peak, weight = self.coefficients(size)
+        return (size * (ratio * _exp(-0.5 * order * gap * peak))) ** (1 / (order * weight))
 
     @property
     def reach(self) -> Scalar:
