@@ -1,6 +1,6 @@
 """E_p[ψ] on the line and its gradients: a block of densities against a block of basis functions in each program.
 
-The rules are those of `contmax.expectations._line_normal` (α = 1, here k = ∞) and `contmax.expectations._line_window`
+The rules are those of `contmax.expectations._line_gaussian` (α = 1, here k = ∞) and `contmax.expectations._line_window`
 (k = 1/(α−1) = 0, …, 4). All arithmetic is in float32.
 """
 

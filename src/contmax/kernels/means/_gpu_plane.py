@@ -237,7 +237,7 @@ def nodes_on(device: torch.device) -> tuple[Tensor, Tensor]:
 
 def _law(is_matrix: bool, k: float) -> tuple[tuple[float, ...], dict[str, int]]:
     """√v and the law of the scale, in the order of the kernels' arguments; the constants of compilation."""
-    kinds = {"MATRIX": is_matrix, "GAUSSIAN": math.isinf(k)}
+    kinds: dict[str, int] = {"MATRIX": is_matrix, "GAUSSIAN": math.isinf(k)}
     if math.isinf(k):
         return (1.0, 0.0, 1.0, 2.0), kinds
     order = k + 2
