@@ -66,8 +66,9 @@ def beta_gaussian(density: BetaGaussian, basis: GaussianBasis) -> Tensor:
 
 def _of_order(k: float, loc: Tensor, scale: Tensor, centre: Tensor, width: Tensor, backend: Backend) -> Tensor:
     """By Triton's kernels, or a Gaussian by torch."""
-    rule = means.LINE if backend is Backend.TRITON else "normal"
-    return expectation_by(rule, k, loc, scale, None, centre, width)
+    if backend is Backend.TRITON:
+        return expectation_by(means.LINE, k, loc, scale, None, centre, width)
+    return _closed_form(loc, scale, centre, width)
 
 
 def line_order(alpha: float) -> float | None:
@@ -87,27 +88,12 @@ def _in_one_dtype(loc: Tensor, scale: Tensor, basis: GaussianBasis) -> tuple[Ten
     return loc.to(dtype), scale.to(dtype), centre.to(dtype), width.to(dtype)
 
 
-def _closed_form(loc: Tensor, scale: Tensor, _: None, centre: Tensor, width: Tensor, number: float) -> Tensor:
+def _closed_form(loc: Tensor, scale: Tensor, centre: Tensor, width: Tensor) -> Tensor:
     """N(μ; μ_j, σ² + σ_j²)."""
-    z, inverse = _standardised(loc, scale, centre, width)
-    return torch.exp(-0.5 * z * z) * (inverse / math.sqrt(2 * math.pi))
-
-
-def _slopes(
-    loc: Tensor, scale: Tensor, _: None, centre: Tensor, width: Tensor, number: float
-) -> tuple[Tensor, Tensor, Tensor]:
-    """By hand: the derivatives share what autograd would compute one by one."""
-    z, inverse = _standardised(loc, scale, centre, width)
-    share = torch.exp(-0.5 * z * z) * (inverse * inverse / math.sqrt(2 * math.pi))
-    by_variance = share * (z * z - 1) * inverse
-    return -share * z, scale.unsqueeze(-1) * by_variance, width * by_variance
-
-
-def _standardised(loc: Tensor, scale: Tensor, centre: Tensor, width: Tensor) -> tuple[Tensor, Tensor]:
-    """(μ − μ_j)/s and 1/s, s² = σ² + σ_j²."""
     loc, scale = loc.unsqueeze(-1), scale.unsqueeze(-1)
     inverse = (scale * scale + width * width).rsqrt()
-    return (loc - centre) * inverse, inverse
+    z = (loc - centre) * inverse
+    return torch.exp(-0.5 * z * z) * (inverse / math.sqrt(2 * math.pi))
 
 
 class Nodes(NamedTuple):
@@ -231,12 +217,11 @@ def _window_slopes(
 def _reference(loc: Tensor, scale: Tensor, _: None, centre: Tensor, width: Tensor, number: float) -> Tensor:
     """r of the families of Triton's kernels with a fixed k, from σ."""
     if math.isinf(number):
-        return _closed_form(loc, scale, None, centre, width, number)
+        return _closed_form(loc, scale, centre, width)
     density = BetaGaussian(loc, scale, 1 + 1 / number if number else math.inf, validate_args=False)
     return _window_reference(loc, density.half_width, None, centre, width, number)
 
 
-FORMULAS["normal"] = Formula(_closed_form, _closed_form, _slopes)
 FORMULAS[means.LINE] = Formula(_reference)
 FORMULAS["window"] = Formula(_window_reference, _window_values, _window_slopes)
 FORMULAS[means.INTERVAL] = Formula(_window_reference)

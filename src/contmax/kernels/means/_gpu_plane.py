@@ -51,7 +51,7 @@ def _load_densities(loc_ptr, scale_ptr, row, known, factor, power, MATRIX: tl.co
 
 @triton.jit
 def _pairs(mu, tril, root, centre_ptr, basis_ptr, column, columns, norm, order, rises, runs, GAUSSIAN: tl.constexpr):
-    """r of a block of densities and functions, ∂r/∂(μ, T), and ∂r/∂(μ_j, L_j) of which −∂r/∂μ is the first; T = √v L.
+    """r of a block of densities and functions, and ∂r/∂(μ, T), T = √v L; and what `_through_functions` takes.
 
     With K = L_j⁻¹T and y = L_j⁻¹d, a = 1/|I + KKᵀ|, and y ← √a y, (p, q) is Ky turned by a right angle.
     """
@@ -92,10 +92,17 @@ def _pairs(mu, tril, root, centre_ptr, basis_ptr, column, columns, norm, order, 
     by_1, by_2 = _bounded(2.0 * scale * by_y1 / first), _bounded(2.0 * scale * by_y2 / second)
     by_11, by_21 = _bounded(2.0 * scale * by_k11 / first), _bounded(2.0 * scale * by_k21 / second)
     by_22, r = _bounded(2.0 * scale * by_k22 / second), value * norm * size * _INVERSE_2PI / (first * second)
-    by_first = -(y_1 * by_1 + k_11 * by_11) - r / first
-    by_second = -(y_2 * by_2 + k_21 * by_21 + k_22 * by_22) - r / second
-    by_basis = (-by_1, -by_2, by_first, -(y_1 * by_2 + k_11 * by_21), by_second)
-    return r, (by_1, by_2, by_11, by_21, by_22), by_basis
+    return r, (by_1, by_2, by_11, by_21, by_22), (y_1, y_2, k_11, k_21, k_22, first, second)
+
+
+@triton.jit
+def _through_functions(mass, slopes, form):
+    """Slopes in μ_j and L_j, from r and those in μ and T, all of them times a cotangent."""
+    by_1, by_2, by_11, by_21, by_22 = slopes
+    y_1, y_2, k_11, k_21, k_22, first, second = form
+    by_first = -(y_1 * by_1 + k_11 * by_11) - mass / first
+    by_second = -(y_2 * by_2 + k_21 * by_21 + k_22 * by_22) - mass / second
+    return -by_1, -by_2, by_first, -(y_1 * by_2 + k_11 * by_21), by_second
 
 
 @triton.jit
@@ -151,7 +158,7 @@ def plane_fwd_kernel(
     inside = (row < rows) & (column < columns)[None, :]
     place = r_ptr + row * ((7 if SLOPES else 1) * columns) + column[None, :]
     # Without SLOPES their arithmetic, which nothing reads, never reaches the compiled code.
-    r, slopes, _by_basis = _pairs(
+    r, slopes, _form = _pairs(
         mu, tril, root, centre_ptr, basis_ptr, column, columns, norm, order, rises, runs, GAUSSIAN
     )
     if SLOPES:
@@ -195,17 +202,20 @@ def plane_bwd_kernel(
     totals = (zero, zero, zero, zero, zero)
     for start in range(0, columns, COLUMNS):
         column = start + tl.arange(0, COLUMNS)
-        _r, slopes, by_basis = _pairs(
+        r, slopes, form = _pairs(
             mu, tril, root, centre_ptr, basis_ptr, column, columns, norm, order, rises, runs, GAUSSIAN
         )
         inside = (row < rows) & (column < columns)[None, :]
         offsets = row * row_stride + column[None, :].to(tl.int64) * column_stride
         cotangent = tl.load(cotangent_ptr + offsets, inside, other=0.0)
-        more = ()
+        moved, more = (), ()
         for n in tl.static_range(5):
-            more += (totals[n] + tl.sum(tl.where(inside, cotangent * slopes[n], 0.0), 1, True),)  # type: ignore[assignment]
-            if BASIS:
-                total = tl.sum(tl.where(inside, cotangent * by_basis[n], 0.0), 0)
+            moved += (cotangent * slopes[n],)  # type: ignore[assignment]
+            more += (totals[n] + tl.sum(tl.where(inside, moved[n], 0.0), 1, True),)  # type: ignore[assignment,misc]
+        if BASIS:
+            by_functions = _through_functions(cotangent * r, moved, form)
+            for n in tl.static_range(5):
+                total = tl.sum(tl.where(inside, by_functions[n], 0.0), 0)
                 tl.store(by_basis_ptr + (block * 5 + n) * columns + column, total, column < columns)
         totals = more  # type: ignore[assignment]
     by_density = _through_root(totals, tril, root, power, MATRIX)
