@@ -65,10 +65,12 @@ class Frozen:
             return _array(self.density.sample(shape))
 
     def mean(self) -> Array:
-        """E[X], the median too: all these densities are symmetric."""
+        """E[X]."""
         return _array(self.density.mean)
 
-    median = mean
+    def median(self) -> Array:
+        """The ½-quantile, which is the mean: all these densities are symmetric."""
+        return self.mean()
 
     def var(self) -> Array:
         """E[(X − E[X])²]."""
@@ -106,26 +108,25 @@ class Family:
 
     Args:
         name: name of the family.
-        kind: class of its densities.
+        make: from parameters to a density.
+        fitted: from samples to the names and values of the parameters that fit them best.
     """
 
-    def __init__(self, name: str, kind: Any) -> None:
-        self.name, self._kind = name, kind
+    def __init__(self, name: str, make: Callable[..., Any], fitted: Callable[..., dict[str, Any]] | None) -> None:
+        self.name, self._make, self._fitted = name, make, fitted
 
     def __call__(self, loc: Numbers = 0.0, scale: Numbers = 1.0, **options: Any) -> Frozen:
         """The density with these parameters, frozen."""
-        return Frozen(self._kind(_tensor(loc), _tensor(scale), **options))
+        return Frozen(self._make(_tensor(loc), _tensor(scale), **options))
 
     def fit(self, data: Numbers, **options: Any) -> tuple[float, ...]:
         """The parameters (loc, scale) that minimise the Fenchel–Young loss over the data.
 
         ``beta_gaussian.fit(data, alpha=None)`` finds α too and returns (loc, scale, alpha).
         """
-        if not hasattr(self._kind, "fit"):
+        if self._fitted is None:
             raise NotImplementedError(f"{self.name} has no closed-form fit. Minimise contmax.losses.fenchel_young.")
-        density = self._kind.fit(_tensor(data), **options)
-        found = ("loc", "scale", "alpha") if options.get("alpha", 2.0) is None else ("loc", "scale")
-        return tuple(float(getattr(density, name)) for name in found)
+        return tuple(float(value) for value in self._fitted(_tensor(data), **options).values())
 
     def __getattr__(self, method: str) -> Callable[..., Any]:
         """A method of the frozen density that takes its parameters too: ``family.pdf(x, loc=0, scale=1)``."""
@@ -152,7 +153,18 @@ def _array(tensor: Tensor) -> Array:
     return array
 
 
-beta_gaussian = Family("beta_gaussian", BetaGaussian)
-truncated_parabola = Family("truncated_parabola", TruncatedParabola)
-triangular = Family("triangular", Triangular)
-location_scale = Family("location_scale", LocationScale)
+def _fitted(family: Any, *names: str) -> Callable[..., dict[str, Any]]:
+    """A function from samples to the named parameters of the member that fits them."""
+
+    def fitted(data: Tensor, **options: Any) -> dict[str, Any]:
+        density = family.fit(data, **options)
+        found = (*names, "alpha") if options.get("alpha", 2.0) is None else names
+        return {name: getattr(density, name) for name in found}
+
+    return fitted
+
+
+beta_gaussian = Family("beta_gaussian", BetaGaussian, _fitted(BetaGaussian, "loc", "scale"))
+truncated_parabola = Family("truncated_parabola", TruncatedParabola, _fitted(TruncatedParabola, "loc", "scale"))
+triangular = Family("triangular", Triangular, _fitted(Triangular, "loc", "scale"))
+location_scale = Family("location_scale", LocationScale, None)
