@@ -14,7 +14,7 @@ from contmax._typing import Bool, Float
 from contmax.densities import Empirical, LineDensity, MultivariateBetaGaussian
 from contmax.densities._density import parameter_dtypes
 from contmax.expectations._expectation import PairRegistry
-from contmax.losses._finite import reduced, weighted
+from contmax.losses._finite import check_options, reduced, weighted
 
 Loss = Callable[[Any, Any], Tensor]
 
@@ -103,8 +103,7 @@ def fenchel_young(
     References:
         Blondel, Martins & Niculae 2020; Martins et al. 2020, Sec. on continuous Fenchel–Young losses.
     """
-    if reduction not in ("none", "sum", "mean"):
-        raise ValueError(f"reduction must be 'none', 'sum' or 'mean'; got {reduction!r}.")
+    check_options(None, 0.0, reduction, 0)
     shape = _checked_shape(prediction, target)
     weight = _checked_weight(mask, weight, shape)
     if weight is not None:

@@ -70,11 +70,8 @@ def entmax_loss(
     # For α > 2, a tensor of α, and the loss of every class, Triton's kernels compute the map only.
     fused = isinstance(index, float) and index <= 2 and (is_soft or weight is None or label_smoothing == 0)
     fused = fused and backend_of(scores) is Backend.TRITON
-    if fused:
-        z = scores
-    else:
-        z = widened_scores(scores)
-        z = z if mask is None else z.masked_fill(~mask, -torch.inf)
+    z = scores if fused else widened_scores(scores)
+    z = z if fused or mask is None else z.masked_fill(~mask, -torch.inf)
     options = (index, mask, label_smoothing, axis)
     if is_soft:
         losses, sample_weight = _weighted_soft_losses(z, target, weight, fused, options)

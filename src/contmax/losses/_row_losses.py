@@ -20,7 +20,7 @@ from contmax._by_reference import (
 from contmax._eager import is_eager
 from contmax.deformed import log_beta, mean_u_exp, tsallis_negentropy
 from contmax.kernels.losses import row_losses, row_losses_backward
-from contmax.maps._backend import regularized_max
+from contmax.maps._backend import axis_last, regularized_max
 from contmax.maps._entmax import entmax_map
 from contmax.maps._half_precision import widened_scores
 from contmax.maps._threshold import or_one
@@ -28,11 +28,9 @@ from contmax.maps._threshold import or_one
 
 def fused_losses(z: Tensor, target: Tensor, alpha: float, mask: Tensor | None, smoothing: float, dim: int) -> Tensor:
     """`class_losses` or `soft_losses` by one kernel, in float32: logits in half precision and a mask as they come."""
-    allowed = None if mask is None else mask.expand(z.shape)
-    if dim not in (-1, z.dim() - 1):
-        z, allowed = z.movedim(dim, -1), None if allowed is None else allowed.movedim(dim, -1)
-        target = target.movedim(dim, -1) if target.is_floating_point() else target
-    losses: Tensor = apply(_FusedLoss, z, target, allowed, alpha, smoothing)[0]
+    allowed = None if mask is None else axis_last(mask.expand(z.shape), dim)
+    target = axis_last(target, dim) if target.is_floating_point() else target
+    losses: Tensor = apply(_FusedLoss, axis_last(z, dim), target, allowed, alpha, smoothing)[0]
     return losses
 
 

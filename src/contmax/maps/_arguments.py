@@ -48,7 +48,10 @@ def tempered(scores: Tensor, temperature: float | Tensor, dim: int) -> Tensor:
     """scores / temperature up to a constant."""
     if isinstance(temperature, Tensor):
         temperature = temperature.to(scores.dtype)
-    if _some_value_at_most_zero(temperature):
+        is_wrong = is_eager_cpu(temperature) and bool((temperature.detach() <= 0).any())
+    else:
+        is_wrong = not temperature > 0
+    if is_wrong:
         raise ValueError(
             f"temperature must be positive; got {_described(temperature)}. Pass 1.0 to leave scores as they are."
         )
@@ -71,10 +74,9 @@ def checked_alpha(alpha: float | Tensor, scores: Tensor, dim: int) -> float | Te
             f"a tensor alpha must be floating-point; got {alpha.dtype}. Pass alpha.float() or a Python float."
         )
     axis = dim % scores.dim() - scores.dim()
-    fits = alpha.dim() <= scores.dim() and (alpha.dim() < -axis or alpha.shape[axis] == 1)
-    if fits:
-        fits = all(a in (1, n) for a, n in zip(reversed(alpha.shape), reversed(scores.shape), strict=False))
-    if not fits:
+    sizes = zip(reversed(alpha.shape), reversed(scores.shape), strict=False)
+    has_one = alpha.dim() <= scores.dim() and (alpha.dim() < -axis or alpha.shape[axis] == 1)
+    if not (has_one and all(a in (1, n) for a, n in sizes)):
         raise ValueError(
             f"alpha of shape {tuple(alpha.shape)} does not fit scores of shape {tuple(scores.shape)}: it must "
             f"broadcast to them with size 1 along dim {dim}. One alpha per head of (B, H, Q, L) scores: (H, 1, 1)."
@@ -82,12 +84,6 @@ def checked_alpha(alpha: float | Tensor, scores: Tensor, dim: int) -> float | Te
     if is_eager_cpu(alpha) and not bool(((alpha.detach() > 0) & (alpha.detach() < torch.inf)).all()):
         raise ValueError(f"alpha must be positive and finite; got {_described(alpha)}. 1 is softmax, 2 is sparsemax.")
     return alpha.to(wide_dtype(scores.dtype))
-
-
-def _some_value_at_most_zero(value: float | Tensor) -> bool:
-    if isinstance(value, Tensor):
-        return is_eager_cpu(value) and value.numel() > 0 and value.detach().min().item() <= 0
-    return not value > 0
 
 
 def _described(value: float | Tensor) -> str:

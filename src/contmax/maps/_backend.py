@@ -11,7 +11,7 @@ from torch import Tensor
 
 from contmax._backend import NUMBA_DTYPES, Backend, backend_of
 from contmax._by_reference import needs_reference
-from contmax._eager import is_eager_cpu, is_exporting, wide_dtype
+from contmax._eager import in_dtype, is_eager_cpu, is_exporting, wide_dtype
 from contmax._operator import operator
 from contmax.deformed import log_beta
 from contmax.kernels import rows
@@ -62,12 +62,12 @@ def pull_back(
     backend: Backend,
 ) -> tuple[Tensor, Tensor | None]:
     """Gradients of the scores, in their dtype, and of α for each slice where it is needed, from the gradient of p."""
-    if needs_reference(cotangent):  # a compiled kernel cannot be differentiated again
+    # A compiled kernel cannot be differentiated again.
+    if needs_reference(cotangent) or _is_short(alpha, backend):
         wide = wide_dtype(p.dtype)
-        grad, grad_alpha = pull_back_reference(p.to(wide), cotangent.to(wide), alpha, weights, needs_alpha)
+        p, cotangent = in_dtype(p, wide), in_dtype(cotangent, wide)
+        grad, grad_alpha = pull_back_reference(p, cotangent, alpha, weights, needs_alpha)
         return narrowed(grad, dtype), grad_alpha
-    if _is_short(alpha, backend):
-        return pull_back_reference(p, cotangent, alpha, weights, needs_alpha)
     grad, slope = _entmax_backward(p, cotangent, alpha, weights, dtype, needs_alpha, backend.value)
     return grad, slope if needs_alpha else None
 

@@ -78,19 +78,6 @@ def append(VALUES, PLACES, first, count, x, bound, column, CAPACITY: tl.constexp
 
 
 @triton.jit
-def bound_of_rows(y, epsilon, normaliser, t, K: tl.constexpr, PER_ROW: tl.constexpr):
-    """A of rows y ≤ 0, to four digits, from a lower bound of A and its t; K as `solve_long_rows` chooses it."""
-    if PER_ROW:
-        if tl.min(tl.abs(epsilon), 0) >= 0.1:
-            normaliser, t = climb(y, epsilon, normaliser, t, 0, True)
-        else:
-            normaliser, t = climb(y, epsilon, normaliser, t, -1, True)
-    else:
-        normaliser, t = climb(y, epsilon, normaliser, t, K, True)
-    return normaliser
-
-
-@triton.jit
 def list_scores(
     X, M, A, P, Q, SCORES, PLACES, COUNTS, PEAKS, SUMS, STATISTICS, n, fixed_epsilon, width,
     size_b, size_c, xa, xb, xc, ma, mb, mc,
@@ -147,7 +134,12 @@ def list_scores(
             largest = tl.maximum(largest, of_threads)
             y = below(largest[None, :], tl.zeros([1], tl.float32) + top)
             normaliser = tl.maximum(absolute - top, 0.0)
-            normaliser = bound_of_rows(y, epsilon, normaliser, 1.0 - epsilon * normaliser, K, PER_ROW)
+            t = 1.0 - epsilon * normaliser
+            # A of these scores to four digits; K as `solve_long_rows` chooses it.
+            if PER_ROW and tl.min(tl.abs(epsilon), 0) >= 0.1:
+                normaliser, _ = climb(y, epsilon, normaliser, t, 0, True)
+            else:
+                normaliser, _ = climb(y, epsilon, normaliser, t, K, True)
             # Lower by the rounding error, so that no score with mass is lost: also where scores are so large that all
             # scores with mass are equal, or that A is less than the distance between neighbouring numbers.
             absolute = top + normaliser - _LAST_BITS * tl.abs(top)

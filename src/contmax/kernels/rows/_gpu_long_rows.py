@@ -101,17 +101,11 @@ def solve_long_rows(
     epsilon = epsilon_of_rows(A, fixed_epsilon, row, row >= 0, PER_ROW, 1)
     tensors = (X, M, Y, P, SCORES, PLACES, COUNTS, PEAKS, SUMS, STATISTICS, LOSS)
     numbers = (n, slices, epsilon, smoothing, width, size_b, size_c, xa, xb, xc, ma, mb, mc)
-    if PER_ROW:
-        if tl.min(tl.abs(epsilon), 0) >= 0.1:
-            solve_long_row(
-                *tensors, *numbers, 0, HAS_MASK, SMOOTHS, IS_MAP, IS_SOFT, NEEDS_OMEGA,
-                CHUNK, SLICE, CAPACITY, SLICES, SLOTS, SHORT,
-            )  # fmt: skip
-        else:
-            solve_long_row(
-                *tensors, *numbers, -1, HAS_MASK, SMOOTHS, IS_MAP, IS_SOFT, NEEDS_OMEGA,
-                CHUNK, SLICE, CAPACITY, SLICES, SLOTS, SHORT,
-            )  # fmt: skip
+    if PER_ROW and tl.min(tl.abs(epsilon), 0) >= 0.1:
+        solve_long_row(
+            *tensors, *numbers, 0, HAS_MASK, SMOOTHS, IS_MAP, IS_SOFT, NEEDS_OMEGA,
+            CHUNK, SLICE, CAPACITY, SLICES, SLOTS, SHORT,
+        )  # fmt: skip
     else:
         solve_long_row(
             *tensors, *numbers, K, HAS_MASK, SMOOTHS, IS_MAP, IS_SOFT, NEEDS_OMEGA,

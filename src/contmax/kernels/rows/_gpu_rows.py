@@ -59,12 +59,9 @@ def forward_rows(
     y = below(x, top)
     epsilon = epsilon_of_rows(A, fixed_epsilon, r, exists, PER_ROW, R)
     ROUGH: tl.constexpr = (P.dtype.element_ty.primitive_bitwidth == 16) and not NEEDS_OMEGA
-    if PER_ROW:
-        # K = 0 costs less than K = −1, which only rows next to α = 1 need.
-        if tl.min(tl.abs(epsilon), 0) >= 0.1:
-            normaliser, t, weight, total, slope = solved_weights(y, epsilon, 0, ROUGH, B)
-        else:
-            normaliser, t, weight, total, slope = solved_weights(y, epsilon, -1, ROUGH, B)
+    # K = 0 costs less than K = −1, which of the rows with an α each only those next to α = 1 need.
+    if PER_ROW and tl.min(tl.abs(epsilon), 0) >= 0.1:
+        normaliser, t, weight, total, slope = solved_weights(y, epsilon, 0, ROUGH, B)
     else:
         normaliser, t, weight, total, slope = solved_weights(y, epsilon, K, ROUGH, B)
     # An empty row has no mass, and keeps none; a row with NaN has a NaN threshold, but weights without.
