@@ -48,7 +48,7 @@ def operator(
         if group is not None:
             result = tuple[tuple(typing.get_type_hints(group).values())]  # type: ignore[misc]
         parts = [_Part(argument, hints[argument]) for argument in inspect.signature(function).parameters]
-        # Most functions have tensors and numbers only, which need no looking for tensors inside of them.
+        # Most functions take only tensors and numbers: their calls skip the search for nested tensors.
         is_nested = any(part.is_nested for part in parts)
         parameters = [parameter for part in parts for parameter in part.parameters]
         names = [parameter.name for parameter in parameters]
@@ -88,7 +88,7 @@ def operator(
 
 
 class _Part:
-    """An argument of a function, or a field of one: one argument of the operator, two, or one for each field."""
+    """An argument, split for the operator and joined again: a NamedTuple by field, `float | Tensor` in two."""
 
     def __init__(self, name: str, hint: Any) -> None:
         kinds: dict[str, Any] = {}

@@ -140,7 +140,7 @@ class Basis(torch.nn.Module, metaclass=_CheckedWhenMade):
         self._read_constants()
 
     def _read_constants(self) -> None:
-        """Recompute attributes that depend on values of the constants, after these were made, reset or loaded."""
+        """Recompute attributes derived from the constants after the constants are created, reset or loaded."""
 
     def with_constants(self, constants: Sequence[Tensor]) -> Self:
         """A copy with these constants, its buffers and then its parameters in their order, all of them buffers."""

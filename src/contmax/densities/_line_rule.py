@@ -218,9 +218,9 @@ class LineRule:
         self.points, self.shares, self._seen, self.beside_bends = (torch.cat(x) for x in zip(*parts, strict=True))
 
     def _on_the_way(self, first: Tensor, middle: Tensor, bend: Tensor) -> Tensor:
-        """Breakpoints in geometric progression towards a bend far out, since a tail has no scale.
+        """Geometric breakpoints from the middle to a far bend, since a tail has no length scale.
 
-        Where the bend is near they fall on the first breakpoint and leave empty pieces.
+        For a near bend, these breakpoints all equal `first`, so their pieces are empty.
         """
         offset = bend - middle
         far = offset.abs() > 2 * self._reach

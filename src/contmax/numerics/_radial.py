@@ -173,9 +173,9 @@ def _log_ratio_slope(y: Tensor, c: Tensor) -> Tensor:
 def _smaller_tail(
     y: Tensor, a: float, c: Tensor, ratio: _Function = _log_ratio, factor: _Function | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Whether the integral below y is the smaller one, and ∫ factor·e^{h − h(y)} d ln y over the smaller one.
+    """Whether the tail below y is smaller than the tail above, and ∫ factor·e^{h − h(y)} d ln y over the smaller.
 
-    ``ratio`` computes :func:`_log_ratio`. The factor, 1 by default, is a function of node and c. The integral is
+    ``ratio`` computes :func:`_log_ratio`; ``factor`` takes nodes and c, and None means 1. The integral is
     differentiable in y > 0 and in c with c(a−1) > −1.
     """
     is_lower, width, reach = _extent(y.detach(), a, c.detach())

@@ -90,7 +90,7 @@ class BoxCheck:
         )
 
     def _read_own(self, score: Score, nodes: Float[Tensor, "*batch n N"], masses: Float[Tensor, "*batch n"]) -> HeldOut:
-        """Score and interpolant where each member of the batch has its mass, known at the nodes of a rule."""
+        """Score and interpolant at nodes picked for each batch member in proportion to node masses."""
         batch = masses.shape[:-1]
         count = -(-_OWN // max(1, batch.numel()))
         steps = torch.arange(count, dtype=torch.float64, device=masses.device)
@@ -104,7 +104,7 @@ class BoxCheck:
     def _read(
         self, score: Score, points: Float[Tensor, "... N"]
     ) -> tuple[Float[Tensor, "*batch n"], Float[Tensor, "... N"]]:
-        """Scores at all points, and the points in units of the box after rounding to the dtype of the domain."""
+        """Scores at the points rounded to `self.dtype`, and these rounded points, mapped to [0, 1]ᴺ."""
         low, high, points = self.domain.low.double(), self.domain.high.double(), points.to(self.dtype)
         exact, _ = read_score(score, points.reshape(-1, self.domain.dimension), self.domain, self.form.alpha)
         return exact, ((points.double() - low) / (high - low)).clamp(0, 1)

@@ -203,7 +203,7 @@ def _roots(
 
 
 def _series_root(value_and_slope: Tensor, threshold: Tensor, inside: Tensor, outside: Tensor) -> Float[Tensor, "... p"]:
-    """Root of a series between two ends, one above the threshold and one not."""
+    """Where a series crosses the threshold, between `inside` and `outside`."""
     order = torch.arange(value_and_slope.shape[-1], dtype=inside.dtype, device=inside.device)
 
     def residual(x: Tensor) -> tuple[Tensor, Tensor]:

@@ -126,7 +126,7 @@ class AttentionKind(NamedTuple):
 
 
 class AttentionCall:
-    """The tensors of a call as the kernels read them, and its kind."""
+    """A call's tensors as kernels read them, and its AttentionKind."""
 
     def __init__(
         self, query: Tensor, key: Tensor, value: Tensor, alpha: float | Tensor, options: AttentionOptions

@@ -96,9 +96,9 @@ def _as_maximum(below, maximum, unit, ok):
 
 @triton.jit
 def _counted(first, second, bound):
-    """The kind of each tile, and sums along the last axis: 1 has one key to list, 65536 is undecided.
+    """Kinds of tiles, and their sums along the last axis: 1 has one key to list, 65536 is undecided.
 
-    So one sum counts both.
+    A sum holds both counts.
     """
     kinds = tl.where(second > bound[None, :, None], 65536, (first > bound[None, :, None]).to(tl.int32))
     return kinds, tl.sum(kinds, 2)

@@ -224,9 +224,9 @@ def listed_queries_backward(
 def rank_entries(
     KEYS, COUNTS, DENSE, RANKS, CELLS, queries, key_blocks, CAPACITY: tl.constexpr, KEY_BLOCK: tl.constexpr
 ):  # fmt: skip
-    """RANKS (heads, queries, CAPACITY), and counts in CELLS (heads, row blocks, key blocks), which are zero before.
+    """RANKS (heads, queries, CAPACITY): for each entry, the number of earlier ones in its row block and key block.
 
-    A program is one warp. It takes the entries of a block of rows 32 at a time, each time from the counts so far.
+    CELLS (heads, row blocks, key blocks), zero before, count entries. A program, one warp, ranks 32 at a time.
     """
     row_block = tl.program_id(0)
     head = tl.program_id(1).to(tl.int64)

@@ -29,21 +29,21 @@ def device_of(x: Tensor) -> contextlib.AbstractContextManager[object]:
 
 
 class Launch:
-    """``kernel[grid](*tensors, *numbers, **kinds, num_warps=warps)``, but for the tensors.
+    """``kernel[grid](*tensors, *numbers, **kinds, num_warps=warps)``; each call adds the tensors.
 
     Every kernel is launched by this class.
 
     Args:
-        kernel: a function under ``triton.jit`` that takes tensors, then numbers, then constants of compilation.
-        grid: how many programs, along one to three axes.
+        kernel: a function under ``triton.jit`` that takes tensors, then numbers, then ``tl.constexpr`` constants.
+        grid: the number of programs along one to three axes.
         numbers: integers and floats.
         kinds: the constants, by name.
-        warps: of a program.
-        registers: of a thread, at most; None leaves the number to the compiler.
-        stages: of a pipelined loop, which loads as many blocks ahead; None leaves the number to the compiler.
-        contracts: whether the compiler may contract products and sums. Only for a kernel in which no reduction
-            decides a branch or a loop: a contracted sum differs between threads, which then diverge at the branch and
-            wait for each other for ever (`README.md` of this folder).
+        warps: warps per program.
+        registers: the most registers per thread; None leaves the number to the compiler.
+        stages: pipeline stages of loops, as ``num_stages``; None leaves the number to the compiler.
+        contracts: whether the compiler may fuse products and sums (FMA). Use it only where no reduction decides a
+            branch or a loop: fused sums differ between threads, which may diverge at a branch and wait for ever
+            (`README.md` of this folder).
     """
 
     def __init__(

@@ -117,7 +117,7 @@ def edges(mu, a, centre, width, k, log_slope, rule):
         # A power costs less than a division by 1 − y².
         sums = add_node(sums, u, low - high, mass, tl.exp2(log_mass - log_room))
         logs += mass * log_room
-    # Below k = 1 the escort has a pole at the ends, and E[ψ′] is the better form wherever they are in the window.
+    # For k < 1 the escort has poles at the ends of the support. If a window reaches one, E[ψ′] gives slopes.
     narrow = narrow | (tl.minimum(left, right) < tl.where(k < 1.0, 1e-6, -1.0))
     size = span * inverse_width
     r, by_loc, by_a, by_width = values_and_slopes(sums, size, inverse_width, inverse_a, narrow, 0.5, 2.0 * k)
@@ -126,7 +126,7 @@ def edges(mu, a, centre, width, k, log_slope, rule):
 
 @triton.jit
 def _form(mu, deviation, centre, width):
-    """1/√(V + σ_j²), z, and a, b, n of the form of each pair."""
+    """1/D, z = (μ − μ_j)/D, σ_j²/D² and V/D²; D² = V + σ_j²."""
     larger = tl.maximum(deviation, width)
     ratio = tl.minimum(deviation, width) / larger
     inverse = 1.0 / (larger * tl.sqrt(1.0 + ratio * ratio))

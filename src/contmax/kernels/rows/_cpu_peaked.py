@@ -146,7 +146,7 @@ def _log_largest(a, row):  # type: ignore[no-untyped-def]
 
 @njit(error_model="numpy")
 def _missing(a, row):  # type: ignore[no-untyped-def]
-    """One minus the largest probability: 1 − uᵏ = εA (1 + u + … + u^{k−1}) for u = 1 − εA and an integer k."""
+    """1 − p_max = 1 − uᵏ for u = 1 − εA; for an integer k it is εA (1 + u + … + u^{k−1})."""
     if row.order == 0:
         return -math.expm1(_log_largest(a, row))
     u, total = 1.0 - row.epsilon * a, 1.0

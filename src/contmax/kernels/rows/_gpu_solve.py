@@ -105,7 +105,7 @@ def rough_escort(w, v, epsilon):
 
 @triton.jit
 def powers_of_roots(u, epsilon, K: tl.constexpr):
-    """u^k and u^{k−1} of roots u ≥ 0, (R, B), for K ≥ 0; at K = 0 they are good to four digits."""
+    """u^k and u^{k−1} of roots u ≥ 0, (R, B). K is k; K = 0 takes any k = 1/ε, to four digits."""
     if K == 1:
         return u, tl.where(u > 0.0, 1.0, 0.0)
     elif K == 2:
