@@ -151,7 +151,7 @@ def _common_batch(query: Tensor, key: Tensor, value: Tensor) -> tuple[int, ...]:
 
 
 def _with_leading(x: Tensor, leading: tuple[int, ...]) -> Tensor:
-    """x expanded to these axes before the last two; an x that has them is returned itself: no node for autograd."""
+    """Expand x to these axes before the last two; return x itself if it has them, which adds no autograd node."""
     return x if x.shape[:-2] == leading else x.expand(*leading, *x.shape[-2:])
 
 

@@ -93,7 +93,7 @@ def attend_backward(
 def _listed_queries(
     call: AttentionCall, launches: ListedGradients, lists: AttentionLists, g: Tensor, d_query: Tensor, d_alpha: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Write gradients of queries by lists; returns all entries of the lists in the order of keys, and their offsets."""
+    """Write the gradients of queries from lists; return places, pairs and offsets of entries sorted by key block."""
     cells = torch.zeros(launches.cells_shape, dtype=torch.int32, device=g.device)
     ranks = torch.empty(lists.keys.shape, dtype=torch.int16, device=g.device)
     launches.rank(lists.keys, lists.counts, lists.dense, ranks, cells)

@@ -138,7 +138,7 @@ def _closer(first, second, maximum, unit, ok, epsilon, normaliser, K: tl.constex
 
 @triton.jit
 def mark_of(DENSE, head, row, queries):
-    """The mark of the block of a row: 0 where it is not dense."""
+    """Load the mark of the row's block; 0 means not dense."""
     return tl.load(DENSE + head * ((queries + DENSE_ROWS - 1) // DENSE_ROWS) + row // DENSE_ROWS)
 
 

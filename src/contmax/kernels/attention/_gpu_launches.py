@@ -204,7 +204,7 @@ def _strides_of(cotangent: tuple[int, ...]) -> dict[str, int]:
 
 
 class Decoding(NamedTuple):
-    """How few queries attend: the launches in their order, and the shapes of the memory that they share.
+    """Attention of few queries: the launches, in order, and the shapes of the buffers that they share.
 
     Attributes:
         scores_shape: (all queries, keys in whole blocks), float32.

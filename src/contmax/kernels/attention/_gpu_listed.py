@@ -193,7 +193,7 @@ def listed_queries_backward(
             tl.store(SLOPES + at, along, mask=exists)
         tl.debug_barrier()
         mean = moment / tl.where(mass > 0.0, mass, 1.0)
-        # The cell of this block of rows in the first block of keys: cells count entries.
+        # Number of the cell (this block of rows, first block of keys) in OFFSETS.
         groups = heads // group
         stride = group * row_blocks
         first = (b * groups + h // group) * key_blocks * stride + (h % group) * row_blocks + row_block
@@ -258,7 +258,7 @@ def _places(KEYS, ends, total, n, CAPACITY: tl.constexpr, KEY_BLOCK: tl.constexp
 
 @triton.jit
 def _rank(to, cells, block, exists, slot):
-    """Rank entries for blocks of keys, and count them in the cells; each thread has one entry."""
+    """Rank each thread's entry within its block of keys, and add entries to the cell counts."""
     block = tl.where(exists, block, -1 - slot)  # no other thread has this number
     earlier, all_ = earlier_and_all(block)
     before = tl.load(cells + block, mask=exists, other=0)

@@ -135,7 +135,7 @@ TUNING = Tuning()
 
 # Keys of a block of decoding, and bytes of such a block at most; programs that a GPU runs side by side.
 _DECODED_TOGETHER, _BYTES_OF_BLOCK, _PROGRAMS = 128, 2**15, 528
-# Tiles of a block, and of a row: one program finds the threshold from the maxima of all tiles.
+# Tiles per block of keys, and the most per row: one program holds all tile maxima of a row.
 _TILES_OF_BLOCK, _MOST_TILES = 4, 2**15
 
 
