@@ -3,16 +3,20 @@
 import pytest
 import torch
 
+import contmax
 from contmax import entmax_attention
 from contmax._backend import Backend
-from contmax.attention import _listed, _reference
+from contmax.attention import _compiled, _listed, _reference
 from contmax.kernels.attention import _cpu_listed
 
 F64 = torch.float64
+FEW_KEYS = _compiled._FEW_KEYS_ON_CPU
 
 
 @pytest.fixture(autouse=True)
-def _small_blocks(monkeypatch):
+def _few_keys_too(monkeypatch):
+    """Few keys are listed too, in small blocks of queries."""
+    monkeypatch.setattr(_compiled, "_FEW_KEYS_ON_CPU", 0)
     monkeypatch.setattr(_reference, "_WEIGHTS", 700)
 
 
@@ -113,3 +117,15 @@ def test_memory_of_weights_is_that_of_a_block(monkeypatch):
     monkeypatch.setattr(_listed, "_block_means", watched)
     entmax_attention(*(torch.randn(1, 1, 300, 8) for _ in range(3)))
     assert largest <= 64 * 300
+
+
+def test_few_keys_have_no_lists(monkeypatch, blocks):
+    monkeypatch.setattr(_compiled, "_FEW_KEYS_ON_CPU", FEW_KEYS)
+    query, key, value = (torch.randn(1, 2, FEW_KEYS + 1, 8, dtype=F64, requires_grad=True) for _ in range(3))
+    entmax_attention(query, key, value)
+    assert len(blocks) > 0
+    blocks.clear()
+    key, value = key[..., 1:, :], value[..., 1:, :]
+    output = entmax_attention(query, key, value)
+    assert not blocks
+    assert (output - contmax.entmax(query @ key.mT / 8**0.5, 1.5) @ value).abs().max() < 1e-12

@@ -22,6 +22,8 @@ from contmax.maps._half_precision import widened_scores
 
 # Fewer queries than these are decoded where no gradient is needed: blocks of the other kernels would be mostly padding.
 _FEWEST_QUERIES = 32
+# Up to this many keys a CPU multiplies whole matrices of weights in less time than it makes lists of them.
+_FEW_KEYS_ON_CPU = 256
 
 
 def backend_of_attention(inputs: Inputs, dropout_p: float) -> Backend:
@@ -41,7 +43,7 @@ def backend_of_attention(inputs: Inputs, dropout_p: float) -> Backend:
         # The size comes last: a traced program is guarded by every size that it compares.
         fits = kernels.attention_fits(*inputs[:3]) and (query.shape[-2] >= _FEWEST_QUERIES or _can_decode(inputs))
     elif backend is Backend.NUMBA and not is_traced:
-        fits = 0 not in (*query.shape, *inputs.value.shape)
+        fits = 0 not in (*query.shape, *inputs.value.shape) and inputs.key.shape[-2] > _FEW_KEYS_ON_CPU
         if isinstance(alpha, Tensor):
             fits = fits and bool(((alpha.detach() > 1) & (alpha.detach() <= 2)).all())
     else:

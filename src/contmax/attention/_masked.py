@@ -31,6 +31,8 @@ def allowed_keys(inputs: Inputs) -> Tensor | None:
     """Which keys a query may attend by mask, lengths and causality, broadcastable to the scores; None if all."""
     queries, keys = inputs.sizes
     allowed = inputs.mask
+    if inputs.lengths is None and inputs.diagonal is None:
+        return allowed
     place = torch.arange(keys, device=inputs.query.device)
     if inputs.lengths is not None:
         allowed = _both(allowed, place < inputs.lengths)

@@ -22,6 +22,7 @@ from contmax_lab.bench._measuring import Call, Clock, Effort, interleaved, perce
 from contmax_lab.bench._work import Work, device_ratio, eager_table
 
 _TIME = "forward + backward: time / scaled_dot_product_attention"
+_SHORT_TIME = "(16, 4, L, 32), forward + backward: time / entmax of the scores by hand"
 _BOTH = "bfloat16, forward + backward: device time / flash attention"
 _FORWARD = "bfloat16, forward: device time / flash attention"
 _ALPHAS = "bfloat16, forward + backward, L = 4,096: device time / that of α = 1.5"
@@ -261,6 +262,27 @@ def _cpu_figures(effort: Effort) -> Iterator[Figure]:
             row = f"{shape}, {'causal' if is_causal else 'not causal'}"
             place = {"table": _TIME, "row": row, "column": f"α = {alpha:g}"}
             yield ratio_figure(interleaved(passes, effort), "contmax", "torch", **place, at_most=2.0)
+    yield from _short_figures(effort)
+
+
+def _short_figures(effort: Effort) -> Iterator[Figure]:
+    """Sequences so short that all weights are in memory, as by hand."""
+    for length in (16,) if effort.small else (16, 32, 64, 128, 256):
+        case = _Case(16, 4, length, 32, "random", is_causal=False)
+        generator = torch.Generator().manual_seed(length)
+        drawn = [torch.randn(16, 4, length, 32, generator=generator) for _ in range(4)]
+        inputs, cotangent = tuple(x.requires_grad_() for x in drawn[:3]), drawn[3]
+        functions = {"contmax": _entmax(case, 1.5), "scaled_dot_product_attention": _softmax(case), "by hand": _by_hand}
+        times = interleaved({name: Work(function, inputs, cotangent) for name, function in functions.items()}, effort)
+        for name, target in (("contmax", 1.0), ("scaled_dot_product_attention", None)):
+            yield ratio_figure(
+                times, name, "by hand", table=_SHORT_TIME, row=f"L = {length}", column=name, at_most=target
+            )
+
+
+def _by_hand(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    weights: Tensor = contmax.entmax(query @ key.mT / math.sqrt(query.shape[-1]), 1.5)
+    return weights @ value
 
 
 ENTMAX_ATTENTION = Suite("entmax-attention", _cpu_figures)
