@@ -29,7 +29,7 @@ living: "weakref.WeakValueDictionary[int, Basis]" = weakref.WeakValueDictionary(
 
 
 class _CheckedWhenMade(ABCMeta):
-    """After the constructor, checks that a basis returns `num_functions` values per point, on any device."""
+    """Metaclass that checks, after the constructor, that a basis returns `num_functions` values per point."""
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         basis = super().__call__(*args, **kwargs)
@@ -308,9 +308,9 @@ def listed(scale: float | Sequence[float]) -> list[float]:
 
 
 def evenly(num: int, widths: int, low: float, high: float, dtype: torch.dtype | None = None) -> list[float]:
-    """`num` centres: for each of `widths` widths, num/widths centres evenly spaced in [low, high] (one: the middle).
+    """`num` centres: for each of `widths` widths, num/widths centres evenly spaced in [low, high].
 
-    Warns if `dtype`, by default the default dtype, is too coarse for the differences of centres.
+    A single centre lies in the middle. Warns if `dtype`, or the default dtype, is too coarse for the centres.
     """
     if num < 1 or num % widths:
         raise ValueError(
@@ -336,7 +336,7 @@ def covering_width(num: int, low: float, high: float) -> float:
 
 
 def least_exponent(dtype: torch.dtype) -> float:
-    """The lower bound of exponents, which prevents denormal values of exp: these take a CPU ten times as long.
+    """Lower bound to which exponents are clamped: denormal values of exp would take a CPU ten times as long.
 
     A fit multiplies pairs of values of exp. In float64 the bound is high enough that products are not denormal either.
     """
@@ -385,7 +385,7 @@ def extent(positions: Tensor, mask: Tensor | None, dim: int) -> list[tuple[float
 
 
 def _rounded_to(number: float, dtype: torch.dtype) -> str:
-    """A note for messages that `dtype` rounds numbers of this size; empty if to multiples below 0.001."""
+    """A note for messages that `dtype` rounds numbers of this size; empty if the step of rounding is below 0.001."""
     step = 0.0 if number == 0 else _spacing(number, dtype)
     if step < 1e-3:
         return ""

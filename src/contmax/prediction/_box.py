@@ -32,8 +32,8 @@ from contmax.prediction._resolution import HeldOut, no_mass, report, rounding_no
 _WARNED = {1: 1e-8, 2: 1e-4, 3: 1e-2}
 # Points at which a check rereads the score: `_ALL_OVER` spread over the box, `_OWN` drawn from the densities.
 _ALL_OVER, _OWN = 4096, 2048
-# Fitting the rule to the support and solving for A alternate, because the first guess of A has few correct digits.
-# `_FITS`: Newton steps after each fit if values cannot be read. If they can, changes of A below `_FITTED` end the loop.
+# Fitting the quadrature rule to the support alternates with solving for A, since the first guess of A is inaccurate.
+# `_FITS`: Newton steps after each fit if no values can be read. Else, a change of A below `_FITTED` ends the loop.
 _FITS, _FITTED = (4, 4, 12), 1e-7
 
 
@@ -110,7 +110,7 @@ class BoxCheck:
         return exact, ((points.double() - low) / (high - low)).clamp(0, 1)
 
     def _beside(self, values: Float[Tensor, "*batch n"], points: Float[Tensor, "n *batch N"]) -> HeldOut:
-        """Pairs the scores read at `points` of [0, 1]ᴺ with the interpolant there, ignoring differences by rounding."""
+        """Pairs the scores read at `points` of [0, 1]ᴺ with the interpolant there, ignoring rounding errors."""
         score, alive = self.interpolant.score(points)
         slopes = self.interpolant.slopes(points).movedim(0, -1)
         reach = torch.maximum(self.domain.low.abs(), self.domain.high.abs()) / (self.domain.high - self.domain.low)
@@ -124,7 +124,7 @@ class BoxCheck:
 
 @register_prediction(Box)
 def predict_on_box(score: Score, domain: Box, alpha: float | int | Tensor) -> "BoxPrediction":
-    """The rule of :func:`contmax.regularized_prediction` for a Box."""
+    """The prediction on a Box; see :func:`contmax.regularized_prediction`."""
     index = checked_alpha(alpha, domain.low.device)
     values, dtype = read_score(score, domain.nodes, domain, index)
     form = UnitMeasure.of(values, domain.volume.double(), index)
@@ -266,7 +266,7 @@ def density_bounds(
 def _draw(
     interpolant: Interpolant, normalizer: Float[Tensor, "*batch"], alpha: Tensor, count: int
 ) -> Float[Tensor, "S *batch N"]:
-    """`count` draws from the density exp_{2−α}(f − A) on the unit box by rejection; NaN where the density is 0."""
+    """`count` draws from the density exp_{2−α}(f − A) on the unit box by rejection; NaN for members without mass."""
     rows, axes, cells = interpolant.rows, interpolant.axes, interpolant.cells
     bound = density_bounds(interpolant, normalizer, alpha)
     total = bound.sum(-1)

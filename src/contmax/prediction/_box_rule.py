@@ -1,8 +1,8 @@
-r"""The quadrature rule of a box: graded nodes on each outer axis (all but the last), `_live_parts` on the last axis.
+r"""Quadrature on a box: graded nodes on each outer axis (all but the last), live parts (`_live_parts`) on the last.
 
 Along an outer axis the rule spans the support. Near an end of the support, integrals over the inner axes behave like a
-power of the distance to this end, which graded nodes resolve. The ends and nodes move with the score f, so that the
-singularity keeps its place relative to the nodes, and sums over nodes can be differentiated like the integrals.
+power of the distance to this end, which graded nodes resolve by clustering there. The ends and nodes move with the
+score f, so the singularity stays in place relative to the nodes: sums over nodes can be differentiated like integrals.
 """
 
 import math
@@ -17,7 +17,7 @@ from contmax.numerics import unit_gauss_legendre
 from contmax.prediction._interpolant import Interpolant, negligible, support_ends
 from contmax.prediction._live_parts import Lines, Parts, live_parts, mass_slope
 
-# Along an outer axis: panels per cell, by axes of the box and axes not yet sliced; Gauss nodes per panel, by axes.
+# On an outer axis: panels per cell, by axes of the box and axes not yet sliced; Gauss nodes per panel, by axes.
 _PANELS_PER_CELL = {2: {2: 2.0}, 3: {3: 0.75, 2: 0.375}}
 _NODES = {2: 12, 3: 8}
 # Graded nodes per live part of a line, by the number of axes of the box.
@@ -79,7 +79,7 @@ class SupportRule:
     """Nodes per live part of a line."""
 
     def parts(self, normalizer: Float[Tensor, "*batch"], alpha: Tensor) -> Parts:
-        """Live parts of all lines, given A of each batch member."""
+        """Live parts of all lines for A = `normalizer` of each batch member."""
         normalizer = normalizer.expand(self.weight.shape)
         least = negligible(normalizer, alpha, len(self.outer) + 1)
         return live_parts(self.lines, normalizer, alpha, self.part_nodes, least)

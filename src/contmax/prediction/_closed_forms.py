@@ -43,13 +43,13 @@ _NODES = 20
 
 @dataclass(frozen=True)
 class Segments:
-    """Segments of a linear score, each from its higher end down to the threshold, or to its lower end if above that."""
+    """Segments of a linear score, each from its higher end down to its lower end or the threshold."""
 
     alpha: Tensor
     log_peak: Float[Tensor, "..."]
     """ln p_t, at the higher end."""
     drop: Float[Tensor, "..."]
-    """d = ln(p_b/p_t); where the segment ends at the threshold, low enough for every e^{cd} to be 0."""
+    """d = ln(p_b/p_t); if the segment is cut off at the threshold, a number so low that e^{cd} is 0."""
     length: Float[Tensor, "..."]
     """Length of the live part, where p > 0."""
     falls: Bool[Tensor, "..."]
@@ -83,7 +83,7 @@ class Segments:
 
     @property
     def _near(self) -> Tensor:
-        """Whether the segment is nearly flat: E(εd) is then `expm1_over`, otherwise computed from e^{εd} − 1."""
+        """Whether the segment is nearly flat; E(εd) is `expm1_over(εd)` there, and (e^{εd} − 1)/(εd) elsewhere."""
         return ((self.alpha - 1) * self.drop).detach().abs() < _FLAT
 
     def _far_power(self, exponent: Tensor) -> Tensor:
@@ -130,7 +130,7 @@ class Segments:
 
 @register_prediction(Knots)
 def predict_on_knots(score: Score, domain: Knots, alpha: float | int | Tensor) -> "KnotsPrediction":
-    """The rule of :func:`contmax.regularized_prediction` for Knots."""
+    """The prediction on Knots; see :func:`contmax.regularized_prediction`."""
     index = checked_alpha(alpha, domain.points.device)
     values, dtype = read_score(score, domain.points, domain, index)
     knots = domain.points.double()
@@ -264,7 +264,7 @@ class KnotsPrediction(LinePrediction):
 
 @register_prediction(Nodes)
 def predict_on_nodes(score: Score, domain: Nodes, alpha: float | int | Tensor) -> "NodesPrediction":
-    """The rule of :func:`contmax.regularized_prediction` for Nodes."""
+    """The prediction on Nodes; see :func:`contmax.regularized_prediction`."""
     index = checked_alpha(alpha, domain.points.device)
     values, dtype = read_score(score, domain.points, domain, index)
     weights = domain.weights.double()

@@ -153,7 +153,7 @@ def _contracted(table: Tensor, bases: list[Tensor]) -> Tensor:
 
 
 def negligible(normalizer: Float[Tensor, "..."], alpha: Tensor, axes: int) -> Float[Tensor, "..."]:
-    """The score below which the density may be left out (`_NEGLIGIBLE`); for α > 1 about the threshold."""
+    """The score at which the density is negligible (`_NEGLIGIBLE`), (*rows); for α > 1 about the threshold."""
     return normalizer + log_beta(torch.full_like(normalizer, _NEGLIGIBLE[axes]), 2 - alpha)
 
 
@@ -246,7 +246,7 @@ def _highest_across(values: Tensor, interpolant: Interpolant, axis: int) -> tupl
 
 
 def _live_places(height: Float[Tensor, "..."], threshold: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Four indices: before the first live height of (G, *rows), the first, the last, and after the last live height."""
+    """Indices (before the first, first, last, after the last) of the heights (G, *rows) above the threshold."""
     live = height > threshold
     # Where no grid point is above the threshold, the highest grid point counts as live.
     live = (live | (~live.any(0) & (height == height.amax(0)))).to(torch.int8)

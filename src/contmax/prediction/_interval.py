@@ -44,7 +44,7 @@ _ROUNDING, _LEAST_DENSITY = 1e-14, 1e-9
 
 @register_prediction(Interval)
 def predict_on_interval(score: Score, domain: Interval, alpha: float | int | Tensor) -> "IntervalPrediction":
-    """The rule of :func:`contmax.regularized_prediction` for an Interval."""
+    """The prediction on an Interval; see :func:`contmax.regularized_prediction`."""
     index = checked_alpha(alpha, domain.low.device)
     edges, values, dtype, misplaced, start = _sampled(score, domain, index)
     form = UnitMeasure.of(values.flatten(-2), domain.volume.double(), index)
@@ -93,7 +93,7 @@ def _no_mass(domain: Interval, misplaced: float, mass: Tensor, alpha: Tensor) ->
 def _require_no_pole(
     lines: Lines, normalizer: Tensor, alpha: Tensor, domain: Interval, explain: Callable[[Tensor, Tensor], ValueError]
 ) -> None:
-    """Raise `explain` if mass lies beside a pole, on cells where it would change with the quadrature rule."""
+    """Raise `explain` if mass lies on the finest cells beside a pole, where mass depends on the quadrature rule."""
     by_cell = live_parts(lines, normalizer, alpha, 2 * PART_NODES).mass.flatten(-2).sum(-1)
     mass = by_cell.sum(-1)
     # Length of cells that are not halved further, by the rounding error of points or the limit of halvings.

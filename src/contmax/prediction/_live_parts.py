@@ -43,7 +43,7 @@ _QUANTILE_STEPS = 8
 
 @dataclass(frozen=True)
 class Lines:
-    """Scores f on lines that are divided into equal lists of C cells; each row, such as a batch member, is a line."""
+    """Scores f on lines with common cells; each row, of a batch or of outer nodes and a batch, is a line."""
 
     coefficients: Float[Tensor, "*rows C q"]
     alive: Bool[Tensor, "*rows C"]
@@ -115,7 +115,7 @@ def live_parts(lines: Lines, normalizer: Tensor, alpha: Tensor, nodes: int, leas
         normalizer: A, (*rows).
         alpha: α, broadcastable to (*rows).
         nodes: quadrature nodes per part.
-        least: replaces the threshold for α ≤ 1, (*rows): the density may be left out where f ≤ least.
+        least: for α ≤ 1, a substitute for the threshold, (*rows): the density is left out where f ≤ least.
     """
     threshold = threshold_of(normalizer, alpha)
     threshold = threshold if least is None else torch.where(alpha > 1, threshold, least)

@@ -5,7 +5,7 @@ Every domain is first rescaled to measure one. With V the measure of the domain 
 .. math:: p = \tfrac1V \exp_{2-\alpha}(\tilde f - \tilde A), \qquad \tilde f = V^{\alpha-1}(f - \max f), \qquad
           A = \max f + V^{1-\alpha}\tilde A - \log_{2-\alpha}(1/V)
 
-and à lies between the minimum and maximum of f̃, so long and short domains cause no cancellation.
+and Ã lies between the minimum and maximum of f̃, so long and short domains cause no cancellation.
 """
 
 from collections.abc import Callable
@@ -102,7 +102,7 @@ def carry_gradient(
 def normalizer_on_nodes(
     scores: Float[Tensor, "*batch n"], weights: Float[Tensor, "*#batch n"], alpha: Float[Tensor, "..."]
 ) -> Float[Tensor, "*batch"]:
-    """A of the discrete density on weighted points: a first guess for A of the density that the points sample."""
+    """A of the discrete density on weighted points: a first guess of A for the density that the points sample."""
     return normalizer_at_best(scores, entmax_map(scores, alpha[..., None], -1, weights), alpha)
 
 
@@ -129,7 +129,7 @@ def bracket_of(
 
 @dataclass(frozen=True)
 class UnitMeasure:
-    """The change of variables to a domain of total measure one, and back."""
+    """The change of variables between (f, A) and (f̃, Ã), scores and normaliser on a domain of measure one."""
 
     top: Float[Tensor, "*batch"]
     """max f over the samples, a constant that keeps the scores near zero."""
@@ -152,7 +152,7 @@ class UnitMeasure:
 
     @property
     def factor(self) -> Float[Tensor, "..."]:
-        """V^{α−1} in f̃ = V^{α−1}(f − max f)."""
+        """V^{α−1}, the scale in f̃ = V^{α−1}(f − max f)."""
         return ((self.alpha - 1) * self.log_volume).exp()
 
     def scaled(self, scores: Float[Tensor, "..."]) -> Float[Tensor, "..."]:

@@ -165,7 +165,7 @@ class Prediction(Density):
 
 
 class ContinuousPrediction(Prediction):
-    """A prediction with density per volume; density and score follow from f̃ − Ã, the excess (see `_normalizer`)."""
+    """A prediction with density per volume; density and score follow from the excess f̃ − Ã (see `_normalizer`)."""
 
     @abstractmethod
     def _excess(self, points: Tensor) -> tuple[Tensor, Tensor]:
@@ -303,7 +303,7 @@ def joined(
 
 
 def without_slivers(cells: Float[Tensor, "*rows M 2"], size: Tensor | float) -> Float[Tensor, "*rows m 2"]:
-    """Drop intervals and close gaps up to length `size`: they come from polynomials that oscillate beside a jump."""
+    """Drop intervals and close gaps up to length `size`, which are oscillations of a polynomial beside a jump."""
     if cells.shape[-2] < 2:
         return cells
     length = (cells[..., 1] - cells[..., 0]).detach().nan_to_num(-1)

@@ -1,4 +1,4 @@
-"""The public function from a score to its density, over a table with one rule for each class of domain."""
+"""The public function `regularized_prediction`, which dispatches on the class of the domain, and argument checks."""
 
 from collections.abc import Callable
 from typing import Any

@@ -47,7 +47,7 @@ class HeldOut:
 
     @classmethod
     def between(cls, exact: Tensor, interpolated: Tensor, noise: Float[Tensor, "..."]) -> "HeldOut":
-        """Pairs exact and interpolated scores, with differences reduced by `noise` and at least 0."""
+        """Pairs exact with interpolated scores; absolute differences are reduced by `noise`, at most to 0."""
         known = (exact > -torch.inf) & (interpolated > -torch.inf)
         gap = torch.where(known, exact - interpolated, 0)
         beyond = gap.sign() * (gap.abs() - noise).clamp(min=0)
@@ -64,7 +64,7 @@ class HeldOut:
         NaN if `normalizer`, a guess of Ã, makes a density infinite.
         """
         exact, interpolated = self._densities(normalizer, alpha)
-        # Divide by the mass if it exceeds one: if the guess of à is too small, all densities are too large.
+        # Divide by the mass if it exceeds one: if the guess of Ã is too small, all densities are too large.
         mass = (weights * interpolated).sum(-1).clamp(min=1)
         return (weights * (exact - interpolated).abs()).sum(-1) / mass
 
@@ -134,7 +134,7 @@ def refined(
     """Halve the cells that are too coarse. Returns edges in [0, 1], scores at Gauss nodes, misplaced mass, and Ã.
 
     The misplaced mass is 0 unless the number of cells exceeded its limit. Ã normalises the discrete density on the
-    nodes: it is a first guess.
+    nodes, a first guess of Ã for the integral.
 
     Args:
         read: points on [0, 1] ↦ scores, (n,) ↦ (*batch, n).

@@ -18,7 +18,7 @@ from contmax.viz._plane import MassEllipse, grid_heights, mass_ellipses
 _CONTOUR_GRID, _SHADE_GRID = 161, 64
 # Width of the SVG picture of a page, in units of its viewBox.
 _WIDTH = 1000
-# Images in a page are shrunk to this many pixels a side.
+# Longest side of an image in a page, in pixels; larger images are shrunk.
 _LONGEST_SIDE = 640
 
 _RULES = """

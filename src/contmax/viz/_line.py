@@ -20,7 +20,7 @@ _TAIL = 0.0025
 # A cell whose overlap with the support is below this share of the cell's width counts as unattended, because rounding
 # of the parameters moves the ends of the support.
 _TOUCH = 1e-6
-# A density may jump at an end of the support: draw points at this distance to either side, as a share of its length.
+# A density may jump at the ends of an interval of its support: draw points this share of its length to either side.
 _STEP = 1e-6
 
 
@@ -187,7 +187,7 @@ class TokenAttention:
         return cls(tokens, None if shares is None else shares.reshape(-1, count), drawn)
 
     def mass(self, parts: int = 1) -> Tensor | None:
-        """The mass of each density in each of `parts` equal parts of each token, (T, parts·L); None without any."""
+        """Mass, (T, parts·L), of each density in each of `parts` equal parts of each token; None without densities."""
         edges = torch.linspace(0, 1, parts * len(self.tokens) + 1, dtype=torch.float64)
         return None if self.densities is None else torch.stack([member.cell_mass(edges) for member in self.densities])
 

@@ -13,7 +13,7 @@ from contmax.densities._density import unchecked
 from contmax.numerics import principal_axes
 from contmax.viz._arguments import Index, drawable, members, require_density, scaled, selected
 
-# An ellipse is drawn for each of these shares of the mass; share 1 is the support of a bounded density.
+# Shares of the mass for which ellipses of bounded and of unbounded densities are drawn; share 1 is the support.
 BOUNDED_SHARES = (0.5, 1.0)
 UNBOUNDED_SHARES = (0.5, 0.9)
 

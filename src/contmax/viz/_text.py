@@ -12,9 +12,9 @@ from contmax.viz._density import draw_curve
 from contmax.viz._line import LineMember, TokenAttention
 from contmax.viz._page import HtmlPage, escaped, levels, most_attended, overlaid, page, shaded
 
-# Most tokens drawn as separate bars: drawing a bar takes a millisecond, and more bars would touch.
+# Largest number of tokens with separate bars: a bar takes a millisecond to draw, and more bars would touch.
 _MOST_BARS = 400
-# Most tokens whose names are readable in one picture.
+# Largest number of tokens that can be read in one picture.
 _MOST_NAMED = 160
 _INCHES_PER_TOKEN = 0.27
 # Size of the SVG overview of a page, in units of its viewBox.
