@@ -1,4 +1,4 @@
-"""The base class of bases, modules that evaluate K functions on an N-dimensional domain, and their shared checks."""
+"""The base class of bases (modules that evaluate K functions on an N-dimensional domain) and shared checks."""
 
 import copy
 import inspect
@@ -16,20 +16,20 @@ from contmax._eager import is_real, wide_dtype
 from contmax._mask import require_mask
 from contmax._typing import Float
 
-# Measured on random signals, smooth and rough, at 50 to 1000 positions with penalties of 0.01 and 0.001, on the line
-# and in the plane. Below 0.6 the functions leave gaps: at 0.3 a fifth of a smooth signal is lost. From 0.7 to 1.0 they
-# follow all that their number allows. The condition number grows from 3e2 at 0.8 over 1e4 at 1.0 to 6e5 at 1.2; from
-# there on the penalty smooths the signal.
+# Standard deviation of Gaussians divided by their spacing, measured on random signals, smooth and rough, at 50 to 1000
+# positions with penalties of 0.01 and 0.001, on the line and in the plane. Below 0.6 Gaussians leave gaps: at 0.3 a
+# fifth of a smooth signal is lost. From 0.7 to 1.0 they follow a signal as well as K functions can. A fit has the
+# condition number 3e2 at 0.8, 1e4 at 1.0 and 6e5 at 1.2; from 1.2 on the penalty smooths the signal.
 _WIDTH_OF_SPACING = 0.8
-# Rounding of positions by less than this share of the spacing of functions changes a fit by less than noise does.
+# A rounding error of positions up to this share of the spacing of functions changes a fit less than noise does.
 _ROUNDED_SPACING = 0.01
 
-# Living bases by their id: operators in graphs of torch.compile take numbers, but no modules.
+# All existing bases by id: operators in graphs of torch.compile take the id, because they cannot take a module.
 living: "weakref.WeakValueDictionary[int, Basis]" = weakref.WeakValueDictionary()
 
 
 class _CheckedWhenMade(ABCMeta):
-    """Checks after the constructor that a basis returns `num_functions` values, on any device, without reading them."""
+    """Metaclass that checks, after the constructor, that a basis returns `num_functions` values per point."""
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         basis = super().__call__(*args, **kwargs)
@@ -73,7 +73,7 @@ class Basis(torch.nn.Module, metaclass=_CheckedWhenMade):
 
     def __init__(self) -> None:
         super().__init__()
-        # The constants at the start, on the CPU; None for those given on the meta device.
+        # The initial constants, on the CPU; None for constants given on the meta device.
         self._start: dict[str, Tensor | None] = {}
         self._live()
 
@@ -82,7 +82,7 @@ class Basis(torch.nn.Module, metaclass=_CheckedWhenMade):
         self._live()
 
     def _live(self) -> None:
-        # The attribute makes torch.compile guard a graph on the basis that it was made for.
+        # torch.compile guards on this attribute, so that a graph is used only with the basis for which it was traced.
         self._id = id(self)
         living[self._id] = self
 
@@ -143,18 +143,18 @@ class Basis(torch.nn.Module, metaclass=_CheckedWhenMade):
         """Recompute attributes derived from the constants after the constants are created, reset or loaded."""
 
     def with_constants(self, constants: Sequence[Tensor]) -> Self:
-        """A copy with these constants, its buffers and then its parameters in their order, all of them buffers."""
+        """A copy with these constants, in the order of `constants_of`, all registered as buffers."""
         given = {id(own): constant for own, constant in zip(constants_of(self), constants, strict=True)}
         twin: Self = _changed(self, lambda own: given[id(own)])
         return twin
 
     def moved(self, device: torch.device, dtype: torch.dtype) -> Self:
-        """A copy on this device and in this dtype; its gradients reach the constants of the original."""
+        """A copy on this device and in this dtype; gradients of the copy reach the constants of the original."""
         twin: Self = _changed(self, lambda t: t.to(device, dtype if t.is_floating_point() else None))
         return twin
 
     def _register(self, name: str, value: Tensor, learnable: bool, device: torch.device) -> None:
-        """Register a constant on a device, as a parameter or as a buffer, and store its values for a reset."""
+        """Register a constant, as a parameter if `learnable`, else as a buffer, and store its values for a reset."""
         self._start[name] = None if value.is_meta else value.detach().to("cpu", copy=True)
         placed = value.to(device)
         if learnable:
@@ -163,7 +163,7 @@ class Basis(torch.nn.Module, metaclass=_CheckedWhenMade):
             self.register_buffer(name, placed)
 
     def _like(self) -> Tensor:
-        """A tensor of the device and dtype of the constants."""
+        """A tensor with the device and dtype of the constants."""
         constants = (*self.parameters(), *self.buffers())
         return next((c.detach() for c in constants if c.is_floating_point()), torch.empty(0))
 
@@ -190,17 +190,17 @@ class Basis(torch.nn.Module, metaclass=_CheckedWhenMade):
 
 
 def constants_of(basis: Basis) -> tuple[Tensor, ...]:
-    """Buffers, then parameters, those of submodules too."""
+    """The buffers, then the parameters, including those of submodules."""
     if basis._modules:
         return (*basis.buffers(), *basis.parameters())
-    # Without submodules this finds the tensors that `buffers` and `parameters` find, but these take longer than an
+    # Without submodules, read the dicts: `buffers` and `parameters` return these tensors too, but take longer than an
     # expectation.
     own = (*basis._buffers.values(), *basis._parameters.values())
     return tuple([constant for constant in own if constant is not None])
 
 
 def _changed(module: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """A copy of a module whose tensors, all of them buffers now, are those that `change` returns."""
+    """A copy of a module with `change` applied to each buffer and parameter; all results are buffers."""
     twin = copy.copy(module)
     tensors = {**module._buffers, **module._parameters}
     twin._parameters = {}
@@ -210,7 +210,7 @@ def _changed(module: Any, change: Callable[[Tensor], Tensor]) -> Any:
 
 
 class RadialBasis(Basis):
-    """Functions around centres, whose values are per unit of volume: the bounds and the volume of a basis of Gaussians.
+    """Base class of Gaussian bases: functions around centres `loc`, with values per unit of volume.
 
     A subclass defines `_deviations`, the standard deviations along each axis, (K,) or (K, N).
     """
@@ -222,12 +222,12 @@ class RadialBasis(Basis):
     def _register_radial(
         self, centres: Tensor, deviations: Tensor, widths: dict[str, Tensor], learnable: bool, device: torch.device
     ) -> None:
-        """Register the centres and the widths by their names, as parameters or as buffers."""
+        """Register the centres, and the `widths` by name, as parameters if `learnable`, else as buffers."""
         self.num_functions, self.learnable = len(centres), learnable
         for name, value in {"loc": centres, **widths}.items():
             self._register(name, value, learnable, device)
         if learnable:
-            # A penalty that followed the outermost centres would change while they are learned.
+            # The penalty depends on the volume, which must not change while the centres are learned.
             self._register("fixed_volume", volume_of(centres, deviations), False, device)
 
     @property
@@ -251,16 +251,16 @@ class RadialBasis(Basis):
     def _load_from_state_dict(self, *arguments: Any) -> None:
         state_dict, prefix, *_ = arguments
         if self.learnable:
-            # State dicts of earlier versions have no volume: the basis then keeps the volume it was made with.
+            # State dicts of earlier versions have no volume: use the volume with which the basis was made.
             state_dict.setdefault(prefix + "fixed_volume", self.fixed_volume)
         super()._load_from_state_dict(*arguments)
 
 
 def volume_of(centres: Tensor, deviations: Tensor) -> Tensor:
-    r"""V = Π_i max(b_i − a_i, s̄_i/0.8), in float64: the box of the centres, or that of a single function.
+    r"""V = Π_i max(b_i − a_i, s̄_i/0.8) in float64, with s̄ the mean of s: the volume of the box of the centres.
 
     Args:
-        centres: (K,) or (K, N), with outermost values a_i and b_i.
+        centres: (K,) or (K, N), with least and greatest values a_i and b_i along axis i.
         deviations: standard deviations s along each axis, (K,) or (K, N).
     """
     known = centres.detach().double()
@@ -269,9 +269,9 @@ def volume_of(centres: Tensor, deviations: Tensor) -> Tensor:
 
 
 def floating(value: object, name: str) -> Tensor:
-    """A finite floating-point tensor in the default dtype, or in its own if it has one.
+    """`value` as a finite floating-point tensor; floating-point tensors keep their dtype, others get the default dtype.
 
-    A tensor stays on its device; numbers become a tensor on the CPU, where they can be checked.
+    A tensor stays on its device; numbers become a CPU tensor, so that checks can read its values.
     """
     default = torch.get_default_dtype()
     tensor = value if isinstance(value, Tensor) else torch.as_tensor(value, dtype=default, device="cpu")
@@ -283,17 +283,17 @@ def floating(value: object, name: str) -> Tensor:
 
 
 def device_for(value: object) -> torch.device:
-    """The device for a constant: that of a tensor, or for numbers the default device (which may be meta)."""
+    """The device for a constant: the device of a tensor, or the default device (which may be meta) for numbers."""
     return value.device if isinstance(value, Tensor) else torch.get_default_device()
 
 
 def can_be_read(tensor: Tensor) -> bool:
-    """Whether a tensor has values: not one on the meta device, nor one in a trace."""
+    """Whether a tensor has values, that is, is neither on the meta device nor in a trace."""
     return is_real(tensor) and not tensor.is_meta
 
 
 def require_positive(value: Tensor, name: str, advice: str) -> Tensor:
-    """The value itself, or a ValueError that says how far it is from positive."""
+    """`value` unchanged; raises a ValueError with its minimum if an element is not positive."""
     if value.numel() and can_be_read(value) and bool((value.detach() <= 0).any()):
         lowest = value.detach().min().item()
         raise ValueError(
@@ -303,14 +303,14 @@ def require_positive(value: Tensor, name: str, advice: str) -> Tensor:
 
 
 def listed(scale: float | Sequence[float]) -> list[float]:
-    """One width, or several, as a list."""
+    """One standard deviation, or several, as a list."""
     return [scale] if isinstance(scale, int | float) else list(scale)
 
 
 def evenly(num: int, widths: int, low: float, high: float, dtype: torch.dtype | None = None) -> list[float]:
-    """`num` centres shared by `widths` widths, linearly spaced in [low, high]; a single one lies in the middle.
+    """`num` centres: for each of `widths` widths, num/widths centres evenly spaced in [low, high].
 
-    It warns if the dtype of the positions, or else the default dtype, is too coarse for their differences.
+    A single centre lies in the middle. Warns if `dtype`, or the default dtype, is too coarse for the centres.
     """
     if num < 1 or num % widths:
         raise ValueError(
@@ -328,23 +328,23 @@ def evenly(num: int, widths: int, low: float, high: float, dtype: torch.dtype | 
 
 
 def covering_width(num: int, low: float, high: float) -> float:
-    """The standard deviation with which equally spaced functions cover an interval: 0.8 of their spacing.
+    """The standard deviation with which `num` equally spaced functions cover an interval: 0.8 of their spacing.
 
-    A single function has the whole interval for its spacing.
+    The spacing of a single function is the length of the interval.
     """
     return _WIDTH_OF_SPACING * (high - low) / max(num - 1, 1)
 
 
 def least_exponent(dtype: torch.dtype) -> float:
-    """The exponent below which exp is held constant: a CPU takes ten times as long for denormal numbers.
+    """Lower bound to which exponents are clamped: denormal values of exp would take a CPU ten times as long.
 
-    A fit multiplies two such values. In float64 the exponent is high enough that their product is not denormal either.
+    A fit multiplies pairs of values of exp. In float64 the bound is high enough that products are not denormal either.
     """
     return -300.0 if dtype == torch.float64 else 0.99 * math.log(torch.finfo(wide_dtype(dtype)).tiny)
 
 
 def rounding_warning(low: float, high: float, num: int, dtype: torch.dtype) -> str | None:
-    """A warning with advice if a dtype rounds positions in [low, high] too coarsely for `num` functions there."""
+    """A warning with advice if `dtype` is too coarse for `num` functions over positions in [low, high]; else None."""
     step = torch.finfo(dtype).eps * max(abs(low), abs(high))
     if step <= _ROUNDED_SPACING * (high - low) / max(num - 1, 1):
         return None
@@ -357,7 +357,7 @@ def rounding_warning(low: float, high: float, num: int, dtype: torch.dtype) -> s
 
 
 def extent(positions: Tensor, mask: Tensor | None, dim: int) -> list[tuple[float, float]]:
-    """The least and the greatest coordinate along each axis of points (…), or (…, N) for N > 1."""
+    """Least and greatest coordinate of points (…), or (…, N) for N = `dim` > 1, along each axis."""
     require_mask(mask, positions.shape if dim == 1 else positions.shape[:-1], "positions")
     if not can_be_read(positions):
         raise ValueError(
@@ -385,7 +385,7 @@ def extent(positions: Tensor, mask: Tensor | None, dim: int) -> list[tuple[float
 
 
 def _rounded_to(number: float, dtype: torch.dtype) -> str:
-    """A note on the rounding of numbers of this size in a dtype; empty where it is finer than 0.001."""
+    """A note for messages that `dtype` rounds numbers of this size; empty if the step of rounding is below 0.001."""
     step = 0.0 if number == 0 else _spacing(number, dtype)
     if step < 1e-3:
         return ""
@@ -393,7 +393,7 @@ def _rounded_to(number: float, dtype: torch.dtype) -> str:
 
 
 def _spacing(number: float, dtype: torch.dtype) -> float:
-    """The distance between neighbouring numbers of a dtype at a number other than 0."""
+    """The distance between neighbouring floating-point numbers at `number`, which is not 0."""
     return torch.finfo(dtype).eps * 2.0 ** math.floor(math.log2(abs(number)))
 
 

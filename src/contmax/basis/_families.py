@@ -95,7 +95,7 @@ class PowerBasis(Basis):
 
     def forward(self, t: Float[Tensor, "..."]) -> Float[Tensor, "... K"]:
         """ψ(t): (…) → (…, K)."""
-        # Running products: t ** j has no derivative at t = 0, j = 0.
+        # Running products: for a tensor of exponents j, the second derivative of t ** j is NaN at t = 0.
         powers = [torch.ones_like(t)]
         for _ in range(self.num_functions - 1):
             powers.append(powers[-1] * t)
@@ -184,9 +184,9 @@ class BSplineBasis(Basis):
         self._register("knots", values, False, device_for(knots))
 
     def _read_constants(self) -> None:
-        """Find where runs of distinct knots begin and end; knots without values count as distinct.
+        """Find the slices of knots that together hold each knot once; if knots cannot be read, the slice of all knots.
 
-        They are found in advance because their number decides the size of `breakpoints`.
+        The number of distinct knots is the size of `breakpoints`, which must not depend on reading values later.
         """
         new = [True] * len(self.knots)
         if can_be_read(self.knots):
@@ -225,7 +225,7 @@ class BSplineBasis(Basis):
 
     @staticmethod
     def _ratio(numerator: Tensor, denominator: Tensor) -> Tensor:
-        """Their quotient, 0 where knots coincide."""
+        """numerator / denominator; 0 where the denominator is 0, because knots coincide."""
         return torch.where(denominator > 0, numerator / torch.where(denominator > 0, denominator, 1), 0)
 
     def extra_repr(self) -> str:
@@ -234,7 +234,7 @@ class BSplineBasis(Basis):
 
 
 def _indicators(t: Tensor, edges: Tensor) -> Tensor:
-    """Which points (…) lie in which of the intervals [e_j, e_{j+1}), (…, K); the last non-empty one is closed."""
+    """Whether each point (…) lies in [e_j, e_{j+1}), (…, K), e = `edges`; the last non-empty interval is closed."""
     t, low, high = t.unsqueeze(-1), edges[:-1], edges[1:]
     last = (high == edges[-1]) & (low < high)
     return (t >= low) & ((t < high) | (last & (t == high)))

@@ -168,7 +168,7 @@ class GaussianBasis(RadialBasis):
 
     @classmethod
     def of_known(cls, loc: Float[Tensor, " K"], scale: Float[Tensor, " K"]) -> "GaussianBasis":
-        """A basis from the constants of another one, whose values are not checked again: no wait for a device."""
+        """A basis from valid constants of another basis: skips checks of values, which would wait for a GPU."""
         basis = cls.__new__(cls)
         Basis.__init__(basis)
         basis.num_functions, basis.learnable = loc.shape[0], False
@@ -182,7 +182,7 @@ class GaussianBasis(RadialBasis):
         offset, area = t.unsqueeze(-1) - self.loc, math.sqrt(2 * math.pi) * scale
         least = least_exponent(offset.dtype)
         if is_eager(offset) and not offset.requires_grad and not scale.requires_grad:
-            # Without gradients one buffer serves all steps: on a CPU fresh memory takes longer than the exponential.
+            # Without gradients, work in place: on a CPU, allocating memory takes longer than the exponential.
             return offset.div_(scale).square_().mul_(-0.5).clamp_(min=least).exp_().div_(area)
         return (-0.5 * (offset / scale).square()).clamp(min=least).exp() / area
 

@@ -73,7 +73,7 @@ class MultivariateGaussianBasis(RadialBasis):
                 f"{tuple(covariance.shape)}."
             )
         self.event_dim, self._axes = centres.shape[1], None
-        # Kernels take row-major factors; LAPACK returns column-major ones, which every call would copy.
+        # Kernels need row-major factors: convert LAPACK's column-major factors now instead of in every call.
         covariance = covariance.expand(len(centres), -1, -1)
         tril = _checked_cholesky(covariance).contiguous()
         widths = {"fixed_tril": tril}
@@ -82,7 +82,7 @@ class MultivariateGaussianBasis(RadialBasis):
         self._register_radial(centres, covariance.diagonal(dim1=-2, dim2=-1).sqrt(), widths, learnable, device_for(loc))
 
     def _read_constants(self) -> None:
-        """Find out whether the factors are diagonal and isotropic; unknown or learned ones count as neither."""
+        """Set `is_diagonal` and `is_isotropic`, False for unreadable or learned factors, and drop invalid `_axes`."""
         tril = self.scale_tril.detach()
         known = not self.learnable and can_be_read(tril)
         diagonal = tril.diagonal(dim1=-2, dim2=-1)
@@ -92,7 +92,7 @@ class MultivariateGaussianBasis(RadialBasis):
             self._axes = None
 
     def _is_product(self) -> bool:
-        """Whether centres and widths still are those of a product grid."""
+        """Whether centres and widths still form a product grid with `_axes`."""
         if not self.is_diagonal or not can_be_read(self.loc):
             return False
         centres, widths = zip(*(self.axes or ()), strict=True)
@@ -235,7 +235,7 @@ class MultivariateGaussianBasis(RadialBasis):
     def _on_lines(
         cls, lines: list[list[float]], widths: list[list[float]], learnable: bool, like: Tensor | None = None
     ) -> "MultivariateGaussianBasis":
-        """Functions on the product of the lines, with the standard deviations of one axis after the other."""
+        """Functions centred on the product of `lines`, one grid for each row of `widths` (one width per axis)."""
         require_positive(torch.tensor(widths, device="cpu"), "scale", "Pass standard deviations.")
         centres: Any = [list(point) for point in itertools.product(*lines)] * len(widths)
         each = [[[w * w if i == j else 0.0 for j in range(len(row))] for i, w in enumerate(row)] for row in widths]
@@ -272,7 +272,7 @@ class MultivariateGaussianBasis(RadialBasis):
 
 
 def _counts(num_per_axis: int | Sequence[int], dim: int) -> list[int]:
-    """The numbers of centres along the axes."""
+    """The number of centres along each of `dim` axes."""
     counts = [num_per_axis] * dim if isinstance(num_per_axis, int) else list(num_per_axis)
     if len(counts) != dim:
         raise ValueError(f"num_per_axis must be one number or {dim}, one per axis; got {counts}.")
@@ -280,7 +280,7 @@ def _counts(num_per_axis: int | Sequence[int], dim: int) -> list[int]:
 
 
 def _checked_cholesky(covariance: Tensor) -> Tensor:
-    """L_j of Σ_j = L_j L_jᵀ, (K, N, N)."""
+    """Cholesky factors L_j of Σ_j = L_j L_jᵀ, (K, N, N), after checks of Σ_j."""
     tril: Tensor
     tril, failed = torch.linalg.cholesky_ex(covariance)
     if can_be_read(covariance):

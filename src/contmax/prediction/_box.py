@@ -1,4 +1,4 @@
-"""The Ω_α-map of a score on a box of one to three dimensions."""
+"""The Ω_α-map of a score f on a box of one to three dimensions; `_normalizer` defines A, Ã and f̃."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -28,27 +28,27 @@ from contmax.prediction._prediction import ContinuousPrediction
 from contmax.prediction._regularized_prediction import Score, checked_alpha, read_score, register_prediction
 from contmax.prediction._resolution import HeldOut, no_mass, report, rounding_noise, spread_points
 
-# Misplaced mass above which a warning is given, by the dimension of the box: ten times that of smooth scores.
+# Misplaced mass that triggers a warning, by dimension of the box: ten times the misplaced mass of smooth scores.
 _WARNED = {1: 1e-8, 2: 1e-4, 3: 1e-2}
-# Numbers of points at which the score is read again: spread over the box, and drawn from the density.
+# Points at which a check rereads the score: `_ALL_OVER` spread over the box, `_OWN` drawn from the densities.
 _ALL_OVER, _OWN = 4096, 2048
-# Fitting the rule to the support and solving for A alternate, since the first guess is good to a few digits only. These
-# are Newton steps per fit where values cannot be read; where they can, fits end when A moves by less than _FITTED.
+# Fitting the quadrature rule to the support alternates with solving for A, since the first guess of A is inaccurate.
+# `_FITS`: Newton steps after each fit if no values can be read. Else, a change of A below `_FITTED` ends the loop.
 _FITS, _FITTED = (4, 4, 12), 1e-7
 
 
 @dataclass(frozen=True)
 class BoxCheck:
-    """A comparison of a score on a box with its interpolant, without gradients."""
+    """Compares a score on a box with its interpolant at points between the nodes, without gradients."""
 
     domain: Box
     form: UnitMeasure
     interpolant: Interpolant
     dtype: torch.dtype
-    """The precision of points and scores."""
+    """The dtype in which points are given and scores computed."""
 
     def read_all_over(self, score: Score) -> HeldOut:
-        """Score and interpolant at points all over the box."""
+        """The score and its interpolant at `_ALL_OVER` points that fill the box evenly."""
         rows, low, high = self.interpolant.rows, self.domain.low.double(), self.domain.high.double()
         places = low + (high - low) * spread_points(_ALL_OVER, self.domain.dimension, low.device)
         exact, points = self._read(score, places)
@@ -62,13 +62,13 @@ class BoxCheck:
         ends: list[Ends],
         normalizer: Float[Tensor, "*batch"],
     ) -> None:
-        """Warns of a density that is less accurate than stated, and refuses one with a tenth of its mass misplaced.
+        """Warn if more mass is misplaced than `_WARNED`; raise an error if more than a tenth of the mass is.
 
         Args:
-            score: f, to be read where the density is.
-            between: the score all over the box.
-            rule: nodes and masses of the density.
-            ends: of the support along the outer axes.
+            score: f, reread at points drawn from the density.
+            between: the result of `read_all_over`.
+            rule: quadrature nodes, and the mass of the density at each.
+            ends: ends of the support along each outer axis, that is, each axis but the last.
             normalizer: Ã, without gradient.
         """
         alpha = self.form.alpha
@@ -83,20 +83,20 @@ class BoxCheck:
 
     @property
     def advice(self) -> str:
-        """What to do about a score that changes too fast."""
+        """The advice in messages about a score that changes too fast."""
         return (
             f"Steps, kinks and peaks narrower than a cell do this: raise resolution, now {self.domain.resolution}, "
             "or pass contmax.domains.Nodes with your own quadrature rule."
         )
 
     def _read_own(self, score: Score, nodes: Float[Tensor, "*batch n N"], masses: Float[Tensor, "*batch n"]) -> HeldOut:
-        """Score and interpolant at nodes picked for each batch member in proportion to node masses."""
+        """The score and its interpolant at nodes sampled for each batch member, in proportion to the masses."""
         batch = masses.shape[:-1]
         count = -(-_OWN // max(1, batch.numel()))
         steps = torch.arange(count, dtype=torch.float64, device=masses.device)
         share = ((steps + 0.5) / count).reshape(-1, *(1,) * len(batch))
         exact, points = self._read(score, take(nodes, bucket(masses, share * masses.sum(-1)), batch))
-        # Each score was read at the points of all members; keep its own.
+        # Each member's score was read at the points of all members: select each member's own points.
         exact = exact.reshape(batch.numel(), count, batch.numel()).diagonal(dim1=0, dim2=2)
         return self._beside(exact.T.reshape(*batch, count), points)
 
@@ -104,13 +104,13 @@ class BoxCheck:
     def _read(
         self, score: Score, points: Float[Tensor, "... N"]
     ) -> tuple[Float[Tensor, "*batch n"], Float[Tensor, "... N"]]:
-        """Scores at the points rounded to `self.dtype`, and these rounded points, mapped to [0, 1]ᴺ."""
+        """Scores at `points` rounded to `self.dtype`, and the rounded points mapped to [0, 1]ᴺ."""
         low, high, points = self.domain.low.double(), self.domain.high.double(), points.to(self.dtype)
         exact, _ = read_score(score, points.reshape(-1, self.domain.dimension), self.domain, self.form.alpha)
         return exact, ((points.double() - low) / (high - low)).clamp(0, 1)
 
     def _beside(self, values: Float[Tensor, "*batch n"], points: Float[Tensor, "n *batch N"]) -> HeldOut:
-        """Given scores beside the interpolant's at the points where they were read."""
+        """Pairs the scores read at `points` of [0, 1]ᴺ with the interpolant there, ignoring rounding errors."""
         score, alive = self.interpolant.score(points)
         slopes = self.interpolant.slopes(points).movedim(0, -1)
         reach = torch.maximum(self.domain.low.abs(), self.domain.high.abs()) / (self.domain.high - self.domain.low)
@@ -124,7 +124,7 @@ class BoxCheck:
 
 @register_prediction(Box)
 def predict_on_box(score: Score, domain: Box, alpha: float | int | Tensor) -> "BoxPrediction":
-    """The prediction; see :func:`contmax.regularized_prediction`."""
+    """The prediction on a Box; see :func:`contmax.regularized_prediction`."""
     index = checked_alpha(alpha, domain.low.device)
     values, dtype = read_score(score, domain.nodes, domain, index)
     form = UnitMeasure.of(values, domain.volume.double(), index)
@@ -135,7 +135,7 @@ def predict_on_box(score: Score, domain: Box, alpha: float | int | Tensor) -> "B
     looked_at = not isinstance(score, Tensor) and is_eager_cpu(values, index)
     between = check.read_all_over(score) if looked_at else None
     if between is not None:
-        # A score with a tenth of its mass misplaced is refused already at the first guess of A.
+        # If the first guess of A already shows a tenth of the mass misplaced, raise the error before solving for A.
         guessed = between.misplaced(start, check.form.alpha, 1 / _ALL_OVER).nan_to_num(0)
         report(guessed, torch.inf, domain, check.advice)
     normalizer, rule, ends = _solved(interpolant, start, index, partial(no_mass, domain=domain, advice=check.advice))
@@ -149,7 +149,7 @@ def predict_on_box(score: Score, domain: Box, alpha: float | int | Tensor) -> "B
 def _solved(
     interpolant: Interpolant, start: Float[Tensor, "*batch"], alpha: Tensor, explain: Callable[..., ValueError]
 ) -> tuple[Float[Tensor, "*batch"], SupportRule, list[Ends]]:
-    """Ã and the rule fitted to its support, both with derivatives, and the ends of the rule."""
+    """Ã and the quadrature rule fitted to the support, both differentiable, and the ends of the support."""
     fixed, index, solution = interpolant.detach(), alpha.detach(), start
     bracket = bracket_of(*fixed.cell_bounds(), fixed.measure, index)
     for steps in _FITS if fixed.axes > 1 else _FITS[-1:]:
@@ -170,7 +170,7 @@ def _solved(
 
 
 def _sample_weights(domain: Box) -> Float[Tensor, "n"]:
-    """Gauss weights of the domain's nodes, of total one."""
+    """Gauss weights of the domain's nodes, scaled to sum 1."""
     _, rule = gauss_legendre(domain.nodes_per_cell, domain.low.device)
     axis = (rule / (2 * domain.resolution)).repeat(domain.resolution)
     return torch.cartesian_prod(*[axis] * domain.dimension).reshape(-1, domain.dimension).prod(-1)
@@ -209,7 +209,7 @@ class BoxPrediction(ContinuousPrediction):
         self._set_rule(self._low + self._lengths * unit, mass, self._batch_first(parts.density / self._lengths.prod()))
 
     def _batch_first(self, field: Tensor) -> Float[Tensor, "*batch n"]:
-        """(*outer, *batch, C, 2, n) → (*batch, all nodes)."""
+        """Reshape a field (*outer, *batch, C, 2, n) at the nodes to (*batch, number of nodes)."""
         for _ in range(self.event_shape[0] - 1):
             field = field.movedim(0, -4)
         return field.flatten(len(self.batch_shape))
@@ -231,14 +231,14 @@ class BoxPrediction(ContinuousPrediction):
 
     @property
     def live_cells(self) -> Bool[Tensor, "..."]:
-        """Which cells of the domain, ``resolution`` along each axis, reach into the support: (*batch, C, …, C)."""
+        """Whether each cell of the domain meets the support: (*batch, C, …, C) with C = ``resolution``."""
         interpolant, batch = self._interpolant, len(self.batch_shape)
         alive = interpolant.alive.flatten(batch)
         place = ((self._nodes.detach() - self._low) / self._lengths * interpolant.cells).long()
         index = torch.zeros_like(place[..., 0])
         for along in place.clamp(0, interpolant.cells - 1).unbind(-1):
             index = index * interpolant.cells + along
-        # The rule follows the support, so its nodes reach even a tiny one.
+        # The rule is fitted to the support, so even a tiny support contains nodes.
         mass = torch.zeros_like(alive, dtype=torch.float64).scatter_add(-1, index, self._masses.detach())
         live: Tensor = (mass > 0) | (alive & (self._index.detach()[..., None] <= 1))
         return live.reshape(interpolant.alive.shape)
@@ -255,7 +255,7 @@ class BoxPrediction(ContinuousPrediction):
 def density_bounds(
     interpolant: Interpolant, normalizer: Float[Tensor, "*batch"], alpha: Tensor
 ) -> Float[Tensor, "*batch M"]:
-    """Upper bounds of exp_{2−α}(f − A) on the M = Cᴺ cells, row-major: coefficients bound a Legendre series."""
+    """Upper bounds of exp_{2−α}(f − A) on all M cells, row-major, from Legendre coefficients and the maximum of f."""
     rows = len(interpolant.rows)
     top, _ = interpolant.score(highest_point(interpolant))
     height = torch.minimum(interpolant.cell_bounds()[1], top[..., None])
@@ -266,14 +266,14 @@ def density_bounds(
 def _draw(
     interpolant: Interpolant, normalizer: Float[Tensor, "*batch"], alpha: Tensor, count: int
 ) -> Float[Tensor, "S *batch N"]:
-    """Points of the unit box with density exp_{2−α}(f − A), by rejection; NaN where there is no mass to draw from."""
+    """`count` draws from the density exp_{2−α}(f − A) on the unit box by rejection; NaN for members without mass."""
     rows, axes, cells = interpolant.rows, interpolant.axes, interpolant.cells
     bound = density_bounds(interpolant, normalizer, alpha)
     total = bound.sum(-1)
     points = torch.full((count, *rows, axes), torch.nan, dtype=torch.float64, device=bound.device)
     waiting = (total > 0).repeat(count, *(1 for _ in rows))
     while bool(waiting.any()):
-        # All members of the batch propose as long as one of them waits; each keeps its own first success.
+        # While a batch member waits for a draw, all members repeat it; each member stores its first accepted point.
         again = waiting.reshape(count, -1).any(1).nonzero()[:, 0]
         share, height = torch.rand(2, len(again), *rows, dtype=torch.float64, device=bound.device)
         cell = bucket(bound, share * total)

@@ -1,8 +1,8 @@
-r"""The quadrature rule of a box: a fixed graded rule along each outer axis, live parts of lines along the last.
+r"""Quadrature on a box: graded nodes on each outer axis (all but the last), live parts (`_live_parts`) on the last.
 
-Along an outer axis the rule reaches from one end of the support to the other. There, integrals over the inner axes
-behave like a power of the distance, which the grading resolves. If the ends follow the support when the score changes,
-the integrand keeps its singularity in place, and sums over the nodes can be differentiated like the integrals.
+Along an outer axis the rule spans the support. Near an end of the support, integrals over the inner axes behave like a
+power of the distance to this end, which graded nodes resolve by clustering there. The ends and nodes move with the
+score f, so the singularity stays in place relative to the nodes: sums over nodes can be differentiated like integrals.
 """
 
 import math
@@ -17,7 +17,7 @@ from contmax.numerics import unit_gauss_legendre
 from contmax.prediction._interpolant import Interpolant, negligible, support_ends
 from contmax.prediction._live_parts import Lines, Parts, live_parts, mass_slope
 
-# Panels per cell of the domain along an outer axis, by axes of the box and axes left, and Gauss nodes per panel.
+# On an outer axis: panels per cell, by axes of the box and axes not yet sliced; Gauss nodes per panel, by axes.
 _PANELS_PER_CELL = {2: {2: 2.0}, 3: {3: 0.75, 2: 0.375}}
 _NODES = {2: 12, 3: 8}
 # Graded nodes per live part of a line, by the number of axes of the box.
@@ -26,22 +26,22 @@ _PART_NODES = {1: 20, 2: 16, 3: 12}
 
 @dataclass(frozen=True)
 class Ends:
-    """Where the support of each row begins and ends along the first axis of an interpolant, found without gradient."""
+    """Ends of the support of each row along the first axis of an interpolant, found without gradient."""
 
     points: Float[Tensor, "..."]
-    """(2, *rows, N)"""
+    """(2, *rows, N): points of the support with least and greatest first coordinate."""
     rate: Float[Tensor, "..."]
-    """(2, *rows): the reciprocal slope of the score along the axis; 0 where the end stays in its place."""
+    """(2, *rows): 1/slope of the score along the first axis; 0 for an end that does not move with the score."""
     panels: int
 
     @classmethod
     def of(cls, interpolant: Interpolant, threshold: Tensor, alpha: Tensor, axes: int) -> "Ends":
-        """The ends for a threshold (*rows); nothing may require a gradient."""
+        """Ends of {f > threshold}, threshold (*rows), in a box of `axes` axes; no argument may require a gradient."""
         points, scale = support_ends(interpolant, threshold, axes)
         slope = interpolant.slopes(points)[0]
         step = (interpolant.score(points)[0] - threshold) / torch.where(slope == 0, 1, slope)
         width = points[1, ..., 0] - points[0, ..., 0]
-        # The ends of a dense support are those of the box, and next to a masked cell the score is above the threshold.
+        # Only a crossing of the threshold moves, not the end of a dense support or an end at the box or a masked cell.
         moves = (alpha > 1) & (step.abs() <= 1e-6 * width) & (slope.abs() * width > 1e-3 * scale)
         first = (points[..., 0] - torch.where(moves, step, 0)).clamp(0, 1)
         panels = math.ceil(_PANELS_PER_CELL[axes][interpolant.axes] * interpolant.cells)
@@ -49,10 +49,10 @@ class Ends:
         return cls(points, torch.where(moves, 1 / torch.where(moves, slope, 1), 0), panels)
 
     def rule(self, interpolant: Interpolant, threshold: Tensor, nodes: int) -> tuple[Tensor, Tensor]:
-        """Nodes and weights (M, *rows), differentiable in the score and the threshold.
+        """Nodes and weights (M, *rows) along the first axis, differentiable in the score and the threshold.
 
-        An end moves like the threshold's crossing along the axis. To first order this is how the extremal point of the
-        support moves, since the slopes across vanish there.
+        Each end moves like the crossing of the threshold along the first axis. To first order the extremal point of the
+        support moves equally, since the slopes of the score along the other axes vanish there.
         """
         ends = self.points[..., 0]
         if carries_gradient(interpolant.table, threshold):
@@ -68,10 +68,10 @@ class Ends:
 
 @dataclass(frozen=True)
 class SupportRule:
-    """Outer nodes and the lines through them, with rows (*outer, *batch)."""
+    """Nodes of the outer axes, and the lines along the last axis through these nodes, with rows (*outer, *batch)."""
 
     outer: list[Tensor]
-    """Coordinates of the outer axes: (M₁, *batch), then (M₂, M₁, *batch)."""
+    """Node coordinates on each outer axis: (M₁, *batch), then (M₂, M₁, *batch)."""
     weight: Tensor
     """Weight of each line, (…, M₂, M₁, *batch)."""
     lines: Lines
@@ -79,28 +79,28 @@ class SupportRule:
     """Nodes per live part of a line."""
 
     def parts(self, normalizer: Float[Tensor, "*batch"], alpha: Tensor) -> Parts:
-        """Live parts of all lines, for A of each member of the batch."""
+        """Live parts of all lines for A = `normalizer` of each batch member."""
         normalizer = normalizer.expand(self.weight.shape)
         least = negligible(normalizer, alpha, len(self.outer) + 1)
         return live_parts(self.lines, normalizer, alpha, self.part_nodes, least)
 
     def total(self, per_line: Float[Tensor, "..."]) -> Float[Tensor, "*batch"]:
-        """Weighted sum over the lines."""
+        """Weighted sum over the lines of each batch member."""
         weighted = self.weight * per_line
         return weighted.flatten(0, len(self.outer) - 1).sum(0) if self.outer else weighted
 
     def mass(self, normalizer: Float[Tensor, "*batch"], alpha: Tensor) -> Float[Tensor, "*batch"]:
-        """∫ exp_{2−α}(f − A)."""
+        """∫ exp_{2−α}(f − A) over the box, with A = `normalizer`."""
         return self.total(self.parts(normalizer, alpha).mass.flatten(-3).sum(-1))
 
     def mass_and_slope(self, normalizer: Tensor, alpha: Tensor) -> tuple[Tensor, Tensor]:
-        """∫ exp_{2−α}(f − A), and −d/dA of it."""
+        """S = ∫ exp_{2−α}(f − A) over the box, and −dS/dA, with A = `normalizer`."""
         parts = self.parts(normalizer, alpha)
         return self.total(parts.mass.flatten(-3).sum(-1)), self.total(mass_slope(self.lines, parts, alpha))
 
 
 def find_ends(interpolant: Interpolant, normalizer: Float[Tensor, "*batch"], alpha: Tensor) -> list[Ends]:
-    """Ends of the support along all outer axes of a box, first to last; nothing may require a gradient."""
+    """Ends of the support along all outer axes of a box, first to last; no argument may require a gradient."""
     axes, ends = interpolant.axes, []
     threshold = negligible(normalizer, alpha, axes)
     while interpolant.axes > 1:
@@ -118,10 +118,10 @@ def fit_rule(
     *,
     finer: bool = False,
 ) -> SupportRule:
-    """The rule between these ends for the density exp_{2−α}(f − A); its nodes move with score, A and α.
+    """The rule between `ends` for the density exp_{2−α}(f − A), A = `normalizer`; its nodes move with f, A and α.
 
-    A finer rule has half as many nodes again along the last two axes: the difference estimates the error. The first of
-    three axes keeps its nodes, because the ends along the second belong to them.
+    If `finer`, the last two axes have 1.5 times as many nodes: the difference in mass estimates the error. The nodes of
+    the first of three axes stay, because the ends along the second axis were found at these nodes.
     """
     axes = interpolant.axes
     threshold = negligible(normalizer, alpha, axes)

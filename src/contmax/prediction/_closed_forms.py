@@ -1,12 +1,12 @@
-r"""Closed forms on segments where the score is linear, for every α > 0.
+r"""Closed forms on segments where the score f is linear, for every α > 0; finite sums on nodes.
 
-Where the score falls from u_t to u_b (both less A), the density falls from :math:`p_t` to :math:`p_b`. With
+Where f − A falls linearly from u_t (top) to u_b (bottom), the density p falls from :math:`p_t` to :math:`p_b`. With
 :math:`d = \ln(p_b/p_t) \le 0`, ε = α − 1 and :math:`E(y) = (e^y-1)/y`, the mean of a power of p over the segment is
 
 .. math:: \frac1{u_t-u_b}\int_{u_b}^{u_t} \exp_{2-\alpha}(u)^c\,du = p_t^c\,\frac{E((c+\varepsilon)d)}{E(\varepsilon d)}
 
-since :math:`du = p^{\varepsilon-1}dp`: c = 1 gives the mass, c = 2 − α its derivative in A, c = α the negentropy.
-Nothing cancels on flat segments (d → 0), at α = 1 (ε → 0), or where the segment is cut off at the threshold (d → −∞).
+since :math:`du = p^{\varepsilon-1}dp`. c = 1 gives the mass S, c = 2 − α gives −dS/dA. The formula is free of
+cancellation on flat segments (d → 0), at α = 1 (ε → 0), and on segments cut off at the threshold (d → −∞).
 """
 
 from collections.abc import Callable
@@ -35,7 +35,7 @@ from contmax.prediction._normalizer import (
 from contmax.prediction._prediction import LinePrediction, Prediction, log_exp
 from contmax.prediction._regularized_prediction import Score, checked_alpha, read_score, register_prediction
 
-# Below this |εd| a segment is nearly flat; beyond e^{−_DEEP/4} nothing is left of a density.
+# A segment with |εd| < _FLAT is nearly flat; e^{−_DEEP} is 0 in float64.
 _FLAT, _DEEP = 0.69, 1000.0
 # Nodes per segment, for expectations that have no closed form.
 _NODES = 20
@@ -43,24 +43,24 @@ _NODES = 20
 
 @dataclass(frozen=True)
 class Segments:
-    """Linear pieces of score, from the higher end down to the lower end or to the threshold."""
+    """Segments of a linear score, each from its higher end down to its lower end or the threshold."""
 
     alpha: Tensor
     log_peak: Float[Tensor, "..."]
     """ln p_t, at the higher end."""
     drop: Float[Tensor, "..."]
-    """d = ln(p_b/p_t); where the segment ends at the threshold, low enough for every e^{cd} to be 0."""
+    """d = ln(p_b/p_t); if the segment is cut off at the threshold, a number so low that e^{cd} is 0."""
     length: Float[Tensor, "..."]
-    """Length of the live part."""
+    """Length of the live part, where p > 0."""
     falls: Bool[Tensor, "..."]
-    """Whether the higher end comes first."""
+    """Whether the higher end is the left end."""
     live: Bool[Tensor, "..."]
     infinite: Bool[Tensor, "..."]
     """Whether the density has a pole on the segment: α < 1 and A too small."""
 
     @classmethod
     def between(cls, start: Tensor, stop: Tensor, length: Tensor, alpha: Tensor) -> "Segments":
-        """Segments with scores (less A) from start to stop; all arguments broadcast. −inf at an end: no mass."""
+        """Segments on which f − A runs from start to stop; arguments broadcast. An end at −inf means no mass."""
         known = (start > -torch.inf) & (stop > -torch.inf)
         start, stop = torch.where(known, start, 0), torch.where(known, stop, 0)
         falls = start >= stop
@@ -78,20 +78,20 @@ class Segments:
         return cls(alpha, log_peak, drop, reach, falls, live, infinite)
 
     def map(self, function: Callable[[Tensor], Tensor]) -> "Segments":
-        """These segments with a function applied to every field, such as a change of shape."""
+        """The segments with a function applied to every field, such as a change of shape."""
         return Segments(*(function(getattr(self, field.name)) for field in fields(self)))
 
     @property
     def _near(self) -> Tensor:
-        """Where the segment is nearly flat, so that E(εd) is taken from its series; elsewhere from e^{εd} − 1."""
+        """Whether the segment is nearly flat; E(εd) is `expm1_over(εd)` there, and (e^{εd} − 1)/(εd) elsewhere."""
         return ((self.alpha - 1) * self.drop).detach().abs() < _FLAT
 
     def _far_power(self, exponent: Tensor) -> Tensor:
-        """e^{(exponent)·d}, 0 where the segment is nearly flat."""
+        """e^{exponent·d}; 0 on nearly flat segments."""
         return torch.where(self._near, 0, (exponent * torch.where(self._near, 0, self.drop)).exp())
 
     def mean_power(self, c: float | Tensor) -> Float[Tensor, "..."]:
-        """Mean of p^c over the live part; 0 on dead segments. Needs c + α > 1."""
+        """Mean of p^c over the live part; 0 without live part, ∞ with a pole. Needs c + α > 1."""
         order, epsilon, flat = c + self.alpha - 1, self.alpha - 1, torch.where(self._near, self.drop, 0)
         near = expm1_over(order * flat) / expm1_over(epsilon * flat)
         far = (1 - self._far_power(order)) / (1 - self._far_power(epsilon)) * (epsilon / order)
@@ -104,12 +104,12 @@ class Segments:
         return self.length * self.mean_power(1.0)
 
     def descend(self, share: Float[Tensor, "..."], order: Float[Tensor, "..."]) -> tuple[Tensor, Tensor]:
-        """How far down the live part p^order has covered a share of its way from the higher to the lower end.
+        """The depth at which p^order has made a `share` of its change from the higher to the lower end.
 
-        For order α this is where a share of the mass has been passed.
+        For order α, a `share` of the mass lies above this depth.
 
         Returns:
-            The fraction of the live part, and ln(p/p_t) there.
+            The depth as a fraction of the live part, 0 at the higher end, and ln(p/p_t) at this depth.
         """
         epsilon, flat = self.alpha - 1, torch.where(self._near, self.drop, 0)
         fall = share * torch.where(self._near, torch.expm1(order * flat), self._far_power(order) - 1)
@@ -124,13 +124,13 @@ class Segments:
         return torch.where(self._near, near, far), log_ratio
 
     def position(self, depth: Float[Tensor, "..."], start: Tensor, stop: Tensor) -> Float[Tensor, "..."]:
-        """The point at this fraction of the live part, for a segment of the line between start and stop."""
+        """The point at fraction `depth` of the live part, from the higher end, of the segment [start, stop]."""
         return torch.where(self.falls, start + depth * self.length, stop - depth * self.length)
 
 
 @register_prediction(Knots)
 def predict_on_knots(score: Score, domain: Knots, alpha: float | int | Tensor) -> "KnotsPrediction":
-    """The prediction; see :func:`contmax.regularized_prediction`."""
+    """The prediction on Knots; see :func:`contmax.regularized_prediction`."""
     index = checked_alpha(alpha, domain.points.device)
     values, dtype = read_score(score, domain.points, domain, index)
     knots = domain.points.double()
@@ -142,7 +142,7 @@ def predict_on_knots(score: Score, domain: Knots, alpha: float | int | Tensor) -
 
 
 def _normalizer(scores: Float[Tensor, "*batch n"], unit: Float[Tensor, "n"], alpha: Tensor) -> Float[Tensor, "*batch"]:
-    """Ã with its derivatives."""
+    """Ã (see `_normalizer.py`) for scores f̃ at the knots `unit` of [0, 1]; differentiable in all arguments."""
     given, pad = (scores, unit, alpha), torch.nn.functional.pad
     fixed, places, index = (tensor.detach() for tensor in given)
     known, lengths = fixed > -torch.inf, places.diff()
@@ -188,9 +188,9 @@ class KnotsPrediction(LinePrediction):
         self._segments = _segments(self._scores, self._unit_normalizer, self._unit.diff(), self._index)
 
     def _rule(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Nodes, equidistant up to their grading in p^{α/4}: the mass, a cubic, and t are smooth in it.
+        """Nodes, masses and densities of a graded rule in s = p^{α/4} on each segment; mass ∝ s³ds and t are smooth.
 
-        However steep a segment is, its nodes lie where its mass does.
+        The nodes of a segment therefore lie where its mass does, however steep the segment is.
         """
         share, weight = graded_rule(_NODES, self._knots.device)
         each = self._segments.map(lambda field: field[..., None])
@@ -206,7 +206,7 @@ class KnotsPrediction(LinePrediction):
         return self._knots[0] + self._length * unit
 
     def _locate(self, points: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Segment of each point, its excess f − A there (−inf on dead segments), and its unit coordinate."""
+        """Segment of each point, f̃ − Ã at the point (−inf on dead segments), and the point's coordinate in [0, 1]."""
         unit = (points - self._knots[0]) / self._length
         segment = torch.searchsorted(self._unit[1:-1].detach(), unit.detach().contiguous(), right=True)
         left, right = self._take(self._scores, segment), self._take(self._scores, segment + 1)
@@ -237,7 +237,7 @@ class KnotsPrediction(LinePrediction):
         chosen = self._segments.map(lambda field: self._take(field.expand(mass.shape), segment))
         own = self._take(mass, segment)
         share = ((probability - self._take(self._before, segment)) / torch.where(own > 0, own, 1)).clamp(0, 1)
-        # Rounding of the masses before it must not keep the last probability from the end of the support.
+        # Rounding of cumulated masses must not keep the quantile of 1 from the end of the support.
         share = torch.where(probability == 1, 1, share)
         depth, _ = chosen.descend(torch.where(chosen.falls, share, 1 - share), self._index)
         points = self._place(chosen.position(depth, self._unit[segment], self._unit[segment + 1]))
@@ -264,7 +264,7 @@ class KnotsPrediction(LinePrediction):
 
 @register_prediction(Nodes)
 def predict_on_nodes(score: Score, domain: Nodes, alpha: float | int | Tensor) -> "NodesPrediction":
-    """The prediction; see :func:`contmax.regularized_prediction`."""
+    """The prediction on Nodes; see :func:`contmax.regularized_prediction`."""
     index = checked_alpha(alpha, domain.points.device)
     values, dtype = read_score(score, domain.points, domain, index)
     weights = domain.weights.double()
@@ -306,7 +306,7 @@ class NodesPrediction(Prediction):
         return self._round(self._masses)
 
     def _is_at(self, points: Tensor) -> Bool[Tensor, "... n"]:
-        """Which of the places each point is."""
+        """Whether each point equals each of the n nodes."""
         same = points.unsqueeze(points.dim() - len(self.event_shape)) == self._places
         return same.all(-1) if self.event_shape else same
 
@@ -322,7 +322,7 @@ class NodesPrediction(Prediction):
 
     @property
     def _sorted(self) -> tuple[Tensor, Tensor]:
-        """Points in order, and masses in that order."""
+        """Nodes on the line in ascending order, and their masses."""
         if self.event_shape:
             raise NotImplementedError("cdf and icdf need points on a line; these have several coordinates.")
         order = self._places.argsort()
@@ -340,7 +340,7 @@ class NodesPrediction(Prediction):
         places, masses = self._sorted
         probability = self._points(value)
         probability = probability.expand(torch.broadcast_shapes(probability.shape, self.batch_shape))
-        # A sum of masses that falls short of the target by rounding has reached it.
+        # A sum of masses counts as reaching the probability if only rounding makes it smaller.
         slack = torch.finfo(self._result_dtype(value)).eps + 64 * torch.finfo(probability.dtype).eps
         found = self._nonempty(places[bucket(masses, probability * (1 - slack))])
         return torch.where((probability >= 0) & (probability <= 1), found, torch.nan).to(self._result_dtype(value))
@@ -353,7 +353,7 @@ class NodesPrediction(Prediction):
         return self._round(self._nonempty(self._places[bucket(self._masses, probability)]))
 
     def _nonempty(self, points: Tensor) -> Tensor:
-        """The points, NaN where there is no mass to choose them."""
+        """`points`, with NaN for batch members without mass."""
         some = self._masses.detach().sum(-1) > 0
         return torch.where(some.reshape(some.shape + (1,) * len(self.event_shape)), points, torch.nan)
 

@@ -1,4 +1,4 @@
-"""A score on a box as a tensor product of piecewise polynomials: values, slices, ends of its support."""
+"""A score f on [0, 1]ᴺ as a tensor product of piecewise polynomials: values, slices, ends of its support."""
 
 import math
 from dataclasses import dataclass
@@ -11,15 +11,15 @@ from contmax.deformed import log_beta
 from contmax.numerics import legendre_basis, legendre_coefficients, legendre_slope
 from contmax.prediction._live_parts import Lines, series_bounds, take
 
-# Bound of the rounding of a value, in units of eps: one for each polynomial of three axes, and a margin.
+# Upper bound of the rounding error of an interpolated value, in units of eps · Σ|coefficients|.
 _ROUNDINGS = 64
 Range = tuple[Tensor, Tensor]
 
 # Points of the search grid per axis, by the number of axes of the box.
 _GRID = {1: 48, 2: 48, 3: 28}
-# A density this small relative to the uniform one may be left out.
+# A density below this multiple of the uniform density may be left out, by the number of axes of the box.
 _NEGLIGIBLE = {1: 1e-16, 2: 1e-13, 3: 1e-8}
-# Points per axis of the small grids that close in upon a point, and how many such grids follow each other.
+# Points per axis of the small grids that zoom in on a point; number of zooms towards an end and towards a peak.
 _SMALL_GRID = 7
 _END_STEPS, _PEAK_STEPS = 8, 18
 
@@ -29,15 +29,15 @@ class Interpolant:
     """Scores on [0, 1]ᴺ, one per row; each axis has C equal cells and each cell q Legendre coefficients per axis."""
 
     table: Tensor
-    """(*rows, C, …, C, q, …, q), N of each."""
+    """Legendre coefficients, (*rows, C, …, C, q, …, q) with N times C and N times q."""
     alive: Tensor
-    """(*rows, C, …, C)"""
+    """Whether a cell is alive, that is, has a finite score: (*rows, C, …, C)."""
     axes: int
     """N."""
 
     @classmethod
     def through(cls, values: Float[Tensor, "*batch n"], axes: int, nodes: int) -> "Interpolant":
-        """The interpolant of values at the Gauss nodes of a box, row-major; cells with −inf at a node are dead."""
+        """The interpolant of values at the Gauss nodes, row-major, q = `nodes`; cells with −inf at a node are dead."""
         batch = values.shape[:-1]
         cells = round(values.shape[-1] ** (1 / axes)) // nodes
         # (C, q, C, q, …) → (C, C, …, q, q, …)
@@ -51,31 +51,31 @@ class Interpolant:
 
     @property
     def cells(self) -> int:
-        """C."""
+        """C, the number of cells per axis."""
         return self.alive.shape[-1]
 
     @property
     def nodes(self) -> int:
-        """q."""
+        """q, the number of Legendre coefficients per axis."""
         return self.table.shape[-1]
 
     @property
     def rows(self) -> torch.Size:
-        """Shape in front of the axes."""
+        """The shape (*rows) of the dimensions before the axes."""
         return self.alive.shape[: self.alive.dim() - self.axes]
 
     def expand(self, rows: torch.Size) -> "Interpolant":
-        """These scores for more rows."""
+        """The interpolant with its rows expanded to `rows`."""
         table, alive = (part.expand(*rows, *part.shape[len(self.rows) :]) for part in (self.table, self.alive))
         return Interpolant(table, alive, self.axes)
 
     def detach(self) -> "Interpolant":
-        """These scores without gradient."""
+        """The interpolant without gradient."""
         return Interpolant(self.table.detach(), self.alive, self.axes)
 
     @property
     def measure(self) -> Tensor:
-        """Share (*rows) of the box that has a score."""
+        """Share of the cells that are alive, (*rows)."""
         return self.alive.double().flatten(len(self.rows)).mean(-1)
 
     def cell_bounds(self) -> tuple[Tensor, Tensor]:
@@ -83,9 +83,9 @@ class Interpolant:
         return series_bounds(self.table.flatten(-self.axes).flatten(len(self.rows), -2))
 
     def at(self, x: Float[Tensor, "..."]) -> "Interpolant":
-        """The slice at a first coordinate x (*more, *rows): an interpolant with these rows and one axis less.
+        """The slice at first coordinates x (*more, *rows): an interpolant with rows (*more, *rows) and one axis fewer.
 
-        The coordinate may have size one where all rows share it.
+        Dimensions of x may have size one where all rows share a coordinate.
         """
         cell, basis = self._place(x)
         cell = cell.expand(*x.shape[: x.dim() - len(self.rows)], *self.rows)
@@ -93,14 +93,14 @@ class Interpolant:
         return Interpolant(table, take(self.alive, cell, self.rows), self.axes - 1)
 
     def on_grid(self, grids: list[Float[Tensor, "..."]]) -> Tensor:
-        """Values (G_N, …, G_1, *rows) at all combinations of coordinates, each (G, *rows); −inf where dead."""
+        """Values (G_N, …, G_1, *rows) on the product of the grids, (G_i, *rows) for axis i; −inf on dead cells."""
         interpolant = self
         for axis, grid in enumerate(grids):
             interpolant = interpolant.at(grid.reshape(grid.shape[:1] + (1,) * axis + grid.shape[1:]))
         return torch.where(interpolant.alive, interpolant.table, -torch.inf)
 
     def lines(self) -> Lines:
-        """The last remaining axis as lines."""
+        """The lines along the only axis of the interpolant."""
         half = torch.full((self.cells,), 0.5 / self.cells, dtype=torch.float64, device=self.table.device)
         return Lines.over(self.table, self.alive, half)
 
@@ -110,25 +110,25 @@ class Interpolant:
         return _contracted(self._columns(cell), bases), take(self.alive.flatten(len(self.rows)), cell, self.rows)
 
     def rounding(self, points: Float[Tensor, "..."]) -> Tensor:
-        """By how much rounding may change values at points (*more, *rows, N) of the unit box, and their neighbours."""
+        """Upper bound of the rounding error of values at points (*more, *rows, N) of the unit box."""
         cell, _ = self._bases(points)
         return _ROUNDINGS * torch.finfo(self.table.dtype).eps * self._columns(cell).abs().flatten(-self.axes).sum(-1)
 
     def slopes(self, points: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
         """Slopes ∂f/∂tᵢ (N, *more, *rows) at points (*more, *rows, N) of the unit box."""
         cell, bases = self._bases(points)
-        # A derivative of the score is a sum over derivatives of the polynomials.
+        # To differentiate along an axis, replace the Legendre polynomials of this axis by their derivatives.
         rate = 2 * self.cells * legendre_slope(torch.eye(self.nodes, dtype=points.dtype, device=points.device)).T
         table = self._columns(cell)
         along = ([basis @ rate if i == axis else basis for i, basis in enumerate(bases)] for axis in range(self.axes))
         return torch.stack([_contracted(table, polynomials) for polynomials in along])
 
     def _columns(self, cell: Tensor) -> Tensor:
-        """Coefficients of the cells at these places in a row-major list."""
+        """Coefficients of the cells with these row-major indices."""
         return take(self.table.flatten(len(self.rows), len(self.rows) + self.axes - 1), cell, self.rows)
 
     def _bases(self, points: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """Place of each point's cell in a row-major list, and the Legendre polynomials there, axis by axis."""
+        """Row-major index of each point's cell, and the Legendre polynomials at the point, axis by axis."""
         cell, first = self._place(points[..., 0])
         bases = [first]
         for axis in range(1, self.axes):
@@ -138,14 +138,14 @@ class Interpolant:
         return cell, bases
 
     def _place(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Cell of each coordinate and the Legendre polynomials there."""
+        """Cell index of each coordinate, and the q Legendre polynomials at the coordinate."""
         scaled = x * self.cells
         cell = scaled.detach().floor().clamp(0, self.cells - 1)
         return cell.long(), legendre_basis(2 * (scaled - cell) - 1, self.nodes)
 
 
 def _contracted(table: Tensor, bases: list[Tensor]) -> Tensor:
-    """Sums of coefficients (…, q, …, q) times polynomials (…, q), last axis first."""
+    """Coefficients (…, q, …, q) contracted with the polynomials (…, q) of each axis, last axis first."""
     for basis in reversed(bases):
         rest = table.dim() - basis.dim()
         table = (table * basis.reshape(basis.shape[:-1] + (1,) * rest + basis.shape[-1:])).sum(-1)
@@ -153,15 +153,15 @@ def _contracted(table: Tensor, bases: list[Tensor]) -> Tensor:
 
 
 def negligible(normalizer: Float[Tensor, "..."], alpha: Tensor, axes: int) -> Float[Tensor, "..."]:
-    """The score at which the density is small enough to be left out; for α > 1 about the threshold."""
+    """The score at which the density is negligible (`_NEGLIGIBLE`), (*rows); for α > 1 about the threshold."""
     return normalizer + log_beta(torch.full_like(normalizer, _NEGLIGIBLE[axes]), 2 - alpha)
 
 
 def support_ends(interpolant: Interpolant, threshold: Tensor, axes: int) -> tuple[Tensor, Tensor]:
-    """Live points (2, *rows, N) with the smallest and the largest first coordinate, and the height (*rows) of a peak.
+    """Points (2, *rows, N) of {f > threshold} with least and greatest first coordinate, and max f − threshold (*rows).
 
-    A grid over the whole box finds the ranges of the coordinates, a grid over these ranges the first and the last live
-    point along the first axis, and small grids close in upon each of them.
+    A grid over the whole box finds the range of this set along each axis. A grid over these ranges finds the two
+    points, and small grids zoom in on each point.
     """
     grids, values = _grid_over(interpolant, _whole(interpolant), _GRID[axes])
     ranges = []
@@ -185,7 +185,7 @@ def support_ends(interpolant: Interpolant, threshold: Tensor, axes: int) -> tupl
 
 
 def highest_point(interpolant: Interpolant) -> Float[Tensor, "..."]:
-    """Coordinates (*rows, N) of the highest score; of several that are equal but for rounding, the most central."""
+    """Coordinates (*rows, N) of the highest score; among scores equal up to rounding, of the most central point."""
     grids, values = _grid_over(interpolant, _whole(interpolant), _GRID[interpolant.axes])
     for _ in range(_PEAK_STEPS):
         grids, values = _grid_over(interpolant, _around(grids, _highest(interpolant, grids, values)), _SMALL_GRID)
@@ -198,7 +198,7 @@ def _whole(interpolant: Interpolant) -> list[Range]:
 
 
 def _grid_over(interpolant: Interpolant, ranges: list[Range], count: int) -> tuple[list[Tensor], Tensor]:
-    """Equidistant grids (G, *rows) over the ranges and the values there, (G_N, …, G_1, *rows)."""
+    """Equidistant grids (G, *rows) over the range of each axis, and the values (G, …, G, *rows) on their product."""
     share = torch.linspace(0, 1, count, dtype=torch.float64, device=interpolant.table.device)
     share = share.reshape((-1,) + (1,) * len(interpolant.rows))
     grids = [low + (high - low) * share for low, high in ranges]
@@ -206,10 +206,10 @@ def _grid_over(interpolant: Interpolant, ranges: list[Range], count: int) -> tup
 
 
 def _highest(interpolant: Interpolant, grids: list[Tensor], values: Tensor) -> Tensor:
-    """Place (*rows) of the highest value on a grid, among all values flattened.
+    """Index (*rows) of the highest value on a grid, among the flattened values; near ties go to the most central point.
 
-    Rounding of float64 has no say where scores are equal, as along a ridge: it differs from processor to processor and
-    with the shape of the batch. Scores that were rounded to float32 are taken as they are.
+    On a ridge many values are equal up to float64 rounding, which differs between processors and batch shapes and must
+    not decide. The tolerance does not cover float32 rounding of the scores.
     """
     values = values.flatten(0, interpolant.axes - 1)
     height, place = values.max(0)
@@ -226,9 +226,9 @@ def _highest(interpolant: Interpolant, grids: list[Tensor], values: Tensor) -> T
 
 
 def _highest_across(values: Tensor, interpolant: Interpolant, axis: int) -> tuple[Tensor, Tensor]:
-    """Along one axis, (G, *rows), the highest value over the others, and its place among them.
+    """At each grid point of one axis, (G, *rows): the maximum over the other axes, and its index among their points.
 
-    Parabolas through the highest grid point and its neighbours show peaks between grid points, as of a thin support.
+    Parabolas through the highest grid point and its neighbours find peaks between grid points, as of a thin support.
     """
     others = values.movedim(interpolant.axes - 1 - axis, 0)
     flat = others.flatten(1, interpolant.axes - 1)
@@ -246,16 +246,16 @@ def _highest_across(values: Tensor, interpolant: Interpolant, axis: int) -> tupl
 
 
 def _live_places(height: Float[Tensor, "..."], threshold: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """First and last live index of heights (G, *rows) between the indices just outside of them."""
+    """Indices (before the first, first, last, after the last) of the heights (G, *rows) above the threshold."""
     live = height > threshold
-    # Where no grid point is live, the peak is taken to lie beside the highest one.
+    # Where no grid point is above the threshold, the highest grid point counts as live.
     live = (live | (~live.any(0) & (height == height.amax(0)))).to(torch.int8)
     first, last = live.argmax(0), len(live) - 1 - live.flip(0).argmax(0)
     return (first - 1).clamp(min=0), first, last, (last + 1).clamp(max=len(live) - 1)
 
 
 def _around(grids: list[Tensor], place: Tensor) -> list[Range]:
-    """Ranges between the neighbours of a grid point, given by its place in values flattened last axis first."""
+    """Ranges between the neighbours of a grid point; `place` is its index in flattened values (G_N, …, G_1)."""
     ranges = []
     for grid in grids:
         at, place = place % len(grid), place // len(grid)
@@ -264,5 +264,5 @@ def _around(grids: list[Tensor], place: Tensor) -> list[Range]:
 
 
 def _pick(field: Tensor, index: Tensor) -> Tensor:
-    """Entry of a field (G, *rows) for each row."""
+    """Entry `index` (*rows) of a field (G, *rows)."""
     return field.gather(0, index[None])[0]

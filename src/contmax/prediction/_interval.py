@@ -1,4 +1,4 @@
-"""The Ω_α-map of a score on an interval: ends of the support located, cdf and quantiles by piecewise polynomials."""
+"""The Ω_α-map of a score f on an interval, by piecewise polynomials; `_normalizer` defines A, Ã and f̃."""
 
 import math
 from collections.abc import Callable
@@ -27,24 +27,24 @@ from contmax.prediction._prediction import LinePrediction
 from contmax.prediction._regularized_prediction import Score, checked_alpha, read_score, register_prediction
 from contmax.prediction._resolution import Noise, View, no_mass, refined, report
 
-# Cells shorter than this share of the domain are not halved; a jump of the score is located to one such cell.
+# Halving stops at this share of an initial cell, so jumps of the score are located to this share of the domain.
 _SLIVER = 2.0**-36
-# Misplaced mass above which a warning is given, and the advice in it.
+# Misplaced mass that triggers a warning, and the advice in the warning.
 _WARNED = 1e-9
 _ADVICE = (
     "Cells are halved until there are 4096, or 65536 divided by the number of scores: raise resolution, predict fewer "
     "scores at a time, or pass contmax.domains.Nodes with your own quadrature rule."
 )
-# Largest mass that may lie on cells where the density could have a pole (α < 1), and the length of such cells in
-# roundings of a point.
+# For α < 1: largest mass that may lie on cells where the density could have a pole, and the greatest length of such
+# cells in units of a point's rounding error.
 _POLE_MASS, _ROUNDINGS = 1e-3, 256
-# Rounding of a cdf; a density below this share of the uniform one marks the end of the support.
+# Rounding error of a cdf; a density below _LEAST_DENSITY times the uniform density marks an end of the support.
 _ROUNDING, _LEAST_DENSITY = 1e-14, 1e-9
 
 
 @register_prediction(Interval)
 def predict_on_interval(score: Score, domain: Interval, alpha: float | int | Tensor) -> "IntervalPrediction":
-    """The prediction; see :func:`contmax.regularized_prediction`."""
+    """The prediction on an Interval; see :func:`contmax.regularized_prediction`."""
     index = checked_alpha(alpha, domain.low.device)
     edges, values, dtype, misplaced, start = _sampled(score, domain, index)
     form = UnitMeasure.of(values.flatten(-2), domain.volume.double(), index)
@@ -63,9 +63,9 @@ def predict_on_interval(score: Score, domain: Interval, alpha: float | int | Ten
 
 
 def _sampled(score: Score, domain: Interval, alpha: Tensor) -> tuple[Tensor, Tensor, torch.dtype, float, Tensor]:
-    """Edges on [0, 1], values (*batch, C, q), the dtype of the result, the mass misplaced, and a first guess of Ã.
+    """Cell edges in [0, 1], scores (*batch, C, q) at nodes, dtype of results, misplaced mass, and a first guess of Ã.
 
-    The mass is misplaced for want of cells; it is NaN where cells could not be fitted to the score.
+    Misplaced mass is positive if refinement hit the limit of cells, NaN without refinement (tensor, GPU or trace).
     """
     edges = torch.arange(domain.resolution + 1, dtype=torch.float64, device=domain.low.device) / domain.resolution
     low, high = domain.low.double(), domain.high.double()
@@ -85,7 +85,7 @@ def _sampled(score: Score, domain: Interval, alpha: Tensor) -> tuple[Tensor, Ten
 
 
 def _no_mass(domain: Interval, misplaced: float, mass: Tensor, alpha: Tensor) -> ValueError:
-    """The error where no A gives the mass one: no density exists, or the cells do not resolve the score."""
+    """The error if no A gives mass one: no density exists, or the cells do not resolve the score."""
     fits = misplaced == 0 and bool((alpha < 1).any())
     return no_density(mass, alpha) if fits else no_mass(mass, alpha, domain, _ADVICE)
 
@@ -93,14 +93,14 @@ def _no_mass(domain: Interval, misplaced: float, mass: Tensor, alpha: Tensor) ->
 def _require_no_pole(
     lines: Lines, normalizer: Tensor, alpha: Tensor, domain: Interval, explain: Callable[[Tensor, Tensor], ValueError]
 ) -> None:
-    """Mass at a few nodes beside a pole is no density: another rule or polynomial would find other mass there."""
+    """Raise `explain` if mass lies on the finest cells beside a pole, where mass depends on the quadrature rule."""
     by_cell = live_parts(lines, normalizer, alpha, 2 * PART_NODES).mass.flatten(-2).sum(-1)
     mass = by_cell.sum(-1)
-    # Cells that cannot be halved further: points are only this precise, or cells only this many.
+    # Length of cells that are not halved further, by the rounding error of points or the limit of halvings.
     edges = domain.low.double() / domain.volume.double() + torch.nn.functional.pad(2 * lines.half.cumsum(0), (1, 0))
     rounding = torch.finfo(domain.low.dtype).eps * edges.abs()
     finest = (_ROUNDINGS * torch.maximum(rounding[:-1], rounding[1:])).clamp(min=1.5 * _SLIVER / domain.resolution)
-    # Cells on which the score does not look like a polynomial, or was read at one point only.
+    # Cells on which the score does not look like a polynomial, or all nodes were rounded to one point.
     variation = lines.heights.amax(-1) - lines.heights.amin(-1)
     rough = lines.coefficients[..., -2:].abs().sum(-1) >= 0.01 * variation
     known = mass - torch.where((2 * lines.half <= finest) & rough, by_cell, 0).sum(-1)
@@ -139,15 +139,15 @@ class IntervalPrediction(LinePrediction):
 
     @property
     def _left(self) -> Float[Tensor, "C"]:
-        """Left edges of the cells, on [0, 1]."""
+        """Left edges of the cells, in [0, 1]."""
         return 2 * (self._lines.half.cumsum(0) - self._lines.half)
 
     def _at(self, cell: Tensor, local: Tensor) -> Tensor:
-        """The point with this local coordinate in this cell."""
+        """The point of `cell` with coordinate `local` in [−1, 1]."""
         return self._low + self._length * (self._left[cell] + self._lines.half[cell] * (1 + local))
 
     def _locate(self, points: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Cell, local coordinate clamped to it, and whether the point is in the domain."""
+        """Cell of each point, its coordinate in the cell clamped to [−1, 1], and whether it is in the domain."""
         unit = (points - self._low) / self._length
         cell = torch.searchsorted(self._left, unit.detach().contiguous(), right=True).clamp(min=1) - 1
         local = (unit - self._left[cell]) / self._lines.half[cell] - 1
@@ -162,7 +162,7 @@ class IntervalPrediction(LinePrediction):
         cell, local, _ = self._locate(points)
         piece = 2 * cell + (local > self._take(self._lines.split, cell)).long()
         start, stop = (self._take(end.flatten(-2), piece) for end in (self._parts.start, self._parts.stop))
-        # At a tie, as on the edge of a cell, choose the point: its derivative is the density there too.
+        # At a tie, as on the edge of a cell, choose `local`, so that the derivative in the point is the density.
         covered = (torch.where(local <= stop, local, stop) - start).clamp(min=0)[..., None]
         unit, weight = graded_rule(PART_NODES, points.device)
         score = legendre_sum(
@@ -176,7 +176,7 @@ class IntervalPrediction(LinePrediction):
 
     def _quantile(self, probability: Tensor) -> Tensor:
         def residual(points: Tensor) -> tuple[Tensor, Tensor]:
-            # At an end of the support the density is 0, so no step is taken; nor is one for a rounding of the cdf.
+            # Slope 0 prevents a step at an end of the support; residual 0, a step for a rounding error of the cdf.
             density, excess = self._log_density(points).exp().detach(), self._cdf(points) - probability
             settled = excess.detach().abs() < _ROUNDING
             slope = torch.where(density * self._length > _LEAST_DENSITY, density, 0)
@@ -186,7 +186,7 @@ class IntervalPrediction(LinePrediction):
         return torch.where((probability >= 0) & (probability <= 1), points, torch.nan)
 
     def _rough_quantile(self, probability: Tensor) -> Tensor:
-        """Quantiles to about 1e-9 of their cells, without gradient."""
+        """Quantiles with an error of about 1e-9 cells, without gradient."""
         points = self._at(*locate_quantile(self._parts, probability.clamp(0, 1))).detach()
         return torch.where(self._masses.detach().sum(-1) > 0, points, torch.nan)
 
@@ -209,7 +209,7 @@ class IntervalPrediction(LinePrediction):
         bend = legendre_slope(slope)
 
         def residual(local: Tensor) -> tuple[Tensor, Tensor]:
-            # An interior maximum moves with the score, where the derivative has its zero.
+            # A maximum inside a cell moves with the zero of the derivative; a maximum on an edge does not move.
             return -legendre_sum(slope, local), torch.where(end == 1, -legendre_sum(bend, local), 0)
 
         return self._round(self._at(cell, implicit_root(local, residual)))

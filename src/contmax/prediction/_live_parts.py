@@ -1,11 +1,11 @@
-r"""Piecewise-polynomial scores along lines, the parts of them above a threshold, and integrals over those parts.
+r"""Piecewise-polynomial scores along lines, their live parts above a threshold, and integrals over the live parts.
 
-A line is divided into cells, and on each cell the score is a Legendre series. A cell is split once more at its
-extremum, so that on each of its two pieces the score is monotone and crosses a threshold at most once. The part of a
-piece above the threshold is an interval whose end moves with the score; quadrature nodes move with it. In coordinates
-that move with the ends the integrand :math:`[(\alpha-1)(f-\lambda)]^k` keeps its zero in place, so the sums can be
-differentiated as often as the integrals, also at α = 2 (where the second derivative lives on the ends alone) and for
-α > 2 (where :math:`p^{2-\alpha}` is unbounded).
+A line is divided into cells, and on each cell the score f is a Legendre series. A cell is split at the extremum of f,
+so that f is monotone on each of the two pieces and crosses the threshold λ at most once. The live part of a piece,
+where f > λ, is an interval; its ends and the quadrature nodes on it move with f. In coordinates that move with the
+ends, the integrand :math:`p = [(\alpha-1)(f-\lambda)]^{1/(\alpha-1)}` keeps its zero in place, so sums over nodes can
+be differentiated as often as integrals, even at α = 2 (where the second derivative depends on the ends alone) and for
+α > 2 (where :math:`p^{2-\alpha}` is unbounded). Local coordinates of a cell run from −1 to 1.
 """
 
 from dataclasses import dataclass, replace
@@ -31,10 +31,10 @@ from contmax.numerics import (
     slope_on_grid,
 )
 
-# Graded nodes per live part: :math:`\int x^k` to 1e-10 for every k ≥ 1/9.
+# Graded nodes per live part: the integral of xᵏ has an error below 1e-10 for every k ≥ 1/9.
 PART_NODES = 24
-# Steps of the root finder where values cannot be read, on a GPU or in a trace. Newton's method converges quadratically
-# except beside an extremum.
+# Root-finding steps where values cannot be read (GPU, trace), and tolerance of roots. Newton's method converges
+# quadratically except beside an extremum.
 _ROOT_STEPS, _ROOT_TOLERANCE = 24, 1e-12
 # Steps for a quantile between two neighbouring nodes. Newton's method needs three or four; beside the end of the
 # support, where the density vanishes, each step halves the bracket instead.
@@ -43,41 +43,41 @@ _QUANTILE_STEPS = 8
 
 @dataclass(frozen=True)
 class Lines:
-    """Scores on lines that share their cells; each row is a line, or one line per member of the batch."""
+    """Scores f on lines with common cells; each row, of a batch or of outer nodes and a batch, is a line."""
 
     coefficients: Float[Tensor, "*rows C q"]
     alive: Bool[Tensor, "*rows C"]
     half: Float[Tensor, "C"]
     """Half the length of each cell."""
     split: Float[Tensor, "*rows C"]
-    """Local coordinate of the extremum in each cell, or 0."""
+    """Local coordinate of the first extremum in each cell; 0 without extremum."""
     heights: Float[Tensor, "*rows C 3"]
-    """Score at −1, at the split and at 1; not differentiated."""
+    """Score at local coordinates −1, split and 1, without gradient."""
     turns: Int[Tensor, "*rows C"]
     """Sign changes of the derivative on a grid in each cell."""
 
     @classmethod
     def over(cls, coefficients: Tensor, alive: Tensor, half: Tensor) -> "Lines":
-        """Lines, with the extremum found that splits each cell into monotone pieces."""
+        """Lines with these scores; finds the extremum that splits each cell into two pieces."""
         fixed = coefficients.detach()
         split, turns = _extremum(fixed)
         ends = torch.stack([-torch.ones_like(split), split, torch.ones_like(split)], -1)
         return cls(coefficients, alive, half, split, legendre_sum(fixed[..., None, :], ends), turns)
 
     def expand(self, rows: torch.Size) -> "Lines":
-        """These lines for more rows."""
+        """The lines with their rows expanded to `rows`."""
         names, own = ("coefficients", "alive", "split", "heights", "turns"), self.alive.dim() - 1
         fields = {name: getattr(self, name) for name in names}
         return replace(self, **{name: field.expand(*rows, *field.shape[own:]) for name, field in fields.items()})
 
     def detach(self) -> "Lines":
-        """These lines without gradient."""
+        """The lines without gradient."""
         return replace(self, coefficients=self.coefficients.detach())
 
 
 @dataclass(frozen=True)
 class Parts:
-    """The live parts [start, stop] of the pieces, in local coordinates of their cells, with nodes and densities."""
+    """The live parts [start, stop] of both pieces of each cell, in local coordinates, with quadrature nodes."""
 
     start: Float[Tensor, "*rows C 2"]
     stop: Float[Tensor, "*rows C 2"]
@@ -96,26 +96,26 @@ class Parts:
 
 
 def series_bounds(coefficients: Float[Tensor, "*rows q"]) -> tuple[Float[Tensor, "*rows"], Float[Tensor, "*rows"]]:
-    """Lower and upper bounds of Legendre series: a Legendre polynomial is nowhere larger than one."""
+    """Lower and upper bounds of Legendre series on [−1, 1], where no Legendre polynomial exceeds one."""
     mean, reach = coefficients[..., 0], coefficients[..., 1:].abs().sum(-1)
     return mean - reach, mean + reach
 
 
 def threshold_of(normalizer: Tensor, alpha: Tensor) -> Tensor:
-    """λ = A − 1/(α−1), at or below which the density is zero; −∞ for α ≤ 1, where it never is."""
+    """λ = A − 1/(α−1): the density is zero where f ≤ λ. −∞ for α ≤ 1, where the density is positive everywhere."""
     above = alpha > 1
     return torch.where(above, normalizer - 1 / torch.where(above, alpha - 1, 1), -torch.inf)
 
 
 def live_parts(lines: Lines, normalizer: Tensor, alpha: Tensor, nodes: int, least: Tensor | None = None) -> Parts:
-    """The parts above the threshold with graded quadrature nodes on each; differentiable in scores, A and α.
+    """The live parts of lines with graded quadrature nodes on each; differentiable in scores, A and α.
 
     Args:
         lines: the scores, (*rows, C, q).
         normalizer: A, (*rows).
         alpha: α, broadcastable to (*rows).
         nodes: quadrature nodes per part.
-        least: a score, (*rows), at or below which the density may be left out where it is never zero (α ≤ 1).
+        least: for α ≤ 1, a substitute for the threshold, (*rows): the density is left out where f ≤ least.
     """
     threshold = threshold_of(normalizer, alpha)
     threshold = threshold if least is None else torch.where(alpha > 1, threshold, least)
@@ -126,20 +126,20 @@ def live_parts(lines: Lines, normalizer: Tensor, alpha: Tensor, nodes: int, leas
     local = start[..., None] + length * unit
     score = legendre_sum(lines.coefficients[..., None, None, :], local)
     density = exp_beta(score - normalizer[..., None], 2 - alpha[..., None])
-    # A piece without a live part has no length; its density may be anything, also infinite.
+    # A piece without a live part has length 0, and exp_beta may be anything there, even infinite.
     density = torch.where(length > 0, density, 0)
     mass = lines.half[:, None, None] * length * weight * density
     return Parts(start, stop, start_moves, stop_moves, local, density, mass)
 
 
 def mass_and_slope(lines: Lines, alpha: Tensor, normalizer: Float[Tensor, "*rows"]) -> tuple[Tensor, Tensor]:
-    """∫ exp_{2−α}(f − A) along each line, and −d/dA of it, (*rows)."""
+    """S = ∫ exp_{2−α}(f − A) along each line, and −dS/dA, both (*rows); A = `normalizer`."""
     parts = live_parts(lines, normalizer, alpha, PART_NODES)
     return parts.total, mass_slope(lines, parts, alpha)
 
 
 def mass_slope(lines: Lines, parts: Parts, alpha: Tensor) -> Tensor:
-    """−d/dA of the sum of `parts.mass` along each line, (*rows), with the movement of ends and nodes in it."""
+    """−dS/dA, (*rows), of S = `parts.total`, including the movement of ends and nodes with A."""
     slope = legendre_slope(lines.coefficients)[..., None, :]
     start_rate = _reciprocal(legendre_sum(slope, parts.start), parts.start_moves)[..., None]
     stop_rate = _reciprocal(legendre_sum(slope, parts.stop), parts.stop_moves)[..., None]
@@ -152,7 +152,7 @@ def mass_slope(lines: Lines, parts: Parts, alpha: Tensor) -> Tensor:
 
 
 def _ends(lines: Lines, threshold: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Ends of the live parts, and which of them are crossings of the threshold; `threshold` is (*rows, 1, 1)."""
+    """Start and stop of each live part, and whether each is a crossing of `threshold`, (*rows, 1, 1)."""
     one = torch.ones_like(lines.split)
     left, right = torch.stack([-one, lines.split], -1), torch.stack([lines.split, one], -1)
     above = (lines.heights > threshold.detach()) & lines.alive[..., None]
@@ -166,9 +166,9 @@ def _ends(lines: Lines, threshold: Tensor) -> tuple[Tensor, Tensor, Tensor, Tens
 
 
 def _root(coefficients: Tensor, threshold: Tensor, inside: Tensor, outside: Tensor, crossed: Tensor) -> Tensor:
-    """Where each crossed piece meets the threshold: the root is found without gradient, and two Newton steps add it.
+    """Where each crossed piece meets the threshold: a root without gradient, to which two Newton steps add derivatives.
 
-    A Newton step is exact to first order in a perturbation of the score, two of them to third order.
+    One Newton step is exact to first order in a perturbation of the score, two Newton steps to third order.
     """
     both = _value_and_slope(coefficients.detach())
     x = _roots(crossed, both, threshold.detach(), inside, outside)
@@ -177,13 +177,13 @@ def _root(coefficients: Tensor, threshold: Tensor, inside: Tensor, outside: Tens
     coefficients, slope = coefficients[..., None, :], legendre_slope(coefficients)[..., None, :]
     for _ in range(2):
         excess = legendre_sum(coefficients, x) - threshold
-        # The value is exact to rounding; only the derivative is taken from the step.
+        # x is exact to rounding, so the step has value zero and adds derivatives only.
         x = x - (excess - excess.detach()) * _reciprocal(legendre_sum(slope, x), crossed)
     return x
 
 
 def _value_and_slope(coefficients: Float[Tensor, "... q"]) -> Float[Tensor, "... 2 q"]:
-    """A Legendre series and its derivative as sums of cosines."""
+    """Chebyshev coefficients of a Legendre series and of its derivative."""
     return legendre_to_chebyshev(torch.stack([coefficients, legendre_slope(coefficients)], -2))
 
 
@@ -194,7 +194,7 @@ def _roots(
     inside: Float[Tensor, "... p"],
     outside: Float[Tensor, "... p"],
 ) -> Float[Tensor, "... p"]:
-    """Roots between `inside` and `outside` where `where` is True (rarely); `inside` elsewhere."""
+    """Threshold crossings between `inside` and `outside`, where `where` is True (rarely); `inside` elsewhere."""
     if not is_eager_cpu(value_and_slope):
         return torch.where(where, _series_root(value_and_slope, threshold, inside, outside), inside)
     each = value_and_slope[..., None, :, :].expand(*where.shape, *value_and_slope.shape[-2:])[where]
@@ -207,7 +207,7 @@ def _series_root(value_and_slope: Tensor, threshold: Tensor, inside: Tensor, out
     order = torch.arange(value_and_slope.shape[-1], dtype=inside.dtype, device=inside.device)
 
     def residual(x: Tensor) -> tuple[Tensor, Tensor]:
-        # Evaluating a Chebyshev series by cosines and one product is faster than a recurrence.
+        # Evaluating a Chebyshev series by cosines and one matrix product is faster than a recurrence.
         value, slope = ((x.acos()[..., None] * order).cos() @ value_and_slope.mT).unbind(-1)
         return threshold - value, -slope
 
@@ -216,7 +216,7 @@ def _series_root(value_and_slope: Tensor, threshold: Tensor, inside: Tensor, out
 
 
 def _extremum(coefficients: Tensor) -> tuple[Tensor, Tensor]:
-    """Local coordinate where the derivative first changes sign, 0 where it does not; and how often it does."""
+    """Local coordinate where the derivative first changes sign (0 if nowhere), and the number of sign changes."""
     count = coefficients.shape[-1]
     rises = slope_on_grid(coefficients) > 0
     grid = torch.linspace(-1, 1, count + 1, dtype=coefficients.dtype, device=coefficients.device)
@@ -233,7 +233,7 @@ def _extremum(coefficients: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _reciprocal(value: Tensor, where: Tensor) -> Tensor:
-    """1/value at `where`, 0 elsewhere and where the value is 0."""
+    """1/value where `where` is True and the value is not 0; 0 elsewhere."""
     usable = where & (value != 0)
     return torch.where(usable, 1 / torch.where(usable, value, 1), 0)
 
@@ -248,7 +248,7 @@ def take(field: Tensor, index: Int[Tensor, "..."], rows: torch.Size) -> Tensor:
 
 
 def bucket(masses: Float[Tensor, "*rows P"], target: Float[Tensor, "..."]) -> Int[Tensor, "..."]:
-    """Index (*sample, *rows) of the entry, one with mass, within which the running sum of masses passes a target."""
+    """Index (*sample, *rows) of the first entry whose cumulated mass exceeds the target, or of the last with mass."""
     rows, masses = masses.shape[:-1], masses.detach()
     reached, target = masses.cumsum(-1), target.detach()
     if is_eager(target) and is_eager(masses):
@@ -262,16 +262,13 @@ def bucket(masses: Float[Tensor, "*rows P"], target: Float[Tensor, "..."]) -> In
 
 
 def mass_before(parts: Parts) -> Float[Tensor, "*rows P"]:
-    """Mass to the left of each piece of the line, P = 2C pieces."""
+    """Mass to the left of each of the P = 2C pieces of a line."""
     masses = parts.mass.sum(-1).flatten(-2)
     return masses.cumsum(-1) - masses
 
 
 def locate_quantile(parts: Parts, probability: Float[Tensor, "..."]) -> tuple[Tensor, Tensor]:
-    """Cell and local coordinate, both (*sample, *rows), left of which lies the share `probability` of each row's mass.
-
-    Nothing is differentiated here.
-    """
+    """Cell and local coordinate, both (*sample, *rows), of each row's quantile of `probability`, without gradient."""
     rows, masses = parts.mass.shape[:-3], parts.mass.detach().flatten(-3, -2)
     target = probability.detach() * masses.flatten(-2).sum(-1)
     piece = bucket(masses.sum(-1), target)
@@ -283,13 +280,13 @@ def locate_quantile(parts: Parts, probability: Float[Tensor, "..."]) -> tuple[Te
 
 
 def _share_of_piece(masses: Float[Tensor, "... n"], target: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-    """u up to which a piece holds the target mass: in u the density is smooth, its antiderivative a polynomial."""
+    """u in [0, 1] for which the mass of a piece below the graded coordinate grading(u) is `target`."""
     nodes, weights = gauss_legendre(masses.shape[-1], masses.device)
     slope = legendre_coefficients(masses / weights)
     value = legendre_antiderivative(slope)
     reached = value @ legendre_basis(nodes, value.shape[-1]).T
     passed = (reached < target[..., None]).sum(-1)
-    pad = torch.nn.functional.pad  # a number written into a tensor on a device would wait for it
+    pad = torch.nn.functional.pad  # writing a number into a GPU tensor waits for the GPU
     fence = pad(pad(nodes, (1, 0), value=-1.0), (0, 1), value=1.0)
     low, high = fence[passed], fence[passed + 1]
     # Recurrences run over coefficients, so store each coefficient of all parts contiguously.

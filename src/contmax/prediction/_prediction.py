@@ -1,4 +1,4 @@
-"""What all predictions share: a density known by its normaliser and by masses at the nodes of a quadrature rule."""
+"""Base classes of predictions: densities given by a normaliser and by masses at the nodes of a quadrature rule."""
 
 from abc import abstractmethod
 from collections.abc import Callable
@@ -43,14 +43,14 @@ class Prediction(Density):
         event_shape: Size,
         dtype: torch.dtype,
     ) -> None:
-        """From α, the change to a domain of measure one, Ã there, () on the line or (N,), and the dtype of results."""
+        """`form` maps to a domain of measure one; `partition` is Ã; the event shape is () or (N,)."""
         super().__init__(partition.shape, event_shape)
         self.alpha = alpha.expand(partition.shape) if isinstance(alpha, Tensor) else float(alpha)
         self._index, self._form, self._unit_normalizer = form.alpha.expand(partition.shape), form, partition
         self._normalizer, self._threshold, self._dtype = form.normalizer(partition), form.threshold(partition), dtype
 
     def _set_rule(self, nodes: Tensor, masses: Tensor, heights: Tensor) -> None:
-        """Nodes t (*batch, n[, N]), masses (*batch, n) with sum one, densities p there."""
+        """Store the quadrature rule: nodes t (*batch, n[, N]), masses (*batch, n) with sum one, and densities p(t)."""
         self._nodes, self._masses, self._heights = nodes, masses, heights
 
     @property
@@ -147,7 +147,7 @@ class Prediction(Density):
         return self._nan_at_nan(points, super()._log_density_at(points))
 
     def _nan_at_nan(self, points: Tensor, values: Tensor) -> Tensor:
-        """The values, and NaN at points that are NaN, which lie nowhere."""
+        """`values`, replaced by NaN at points that are NaN."""
         unknown = points.isnan()
         return torch.where(unknown.any(-1) if self.event_shape else unknown, torch.nan, values)
 
@@ -165,11 +165,11 @@ class Prediction(Density):
 
 
 class ContinuousPrediction(Prediction):
-    """A prediction with respect to volume: density and score follow from the excess f̃ − Ã in units of the domain."""
+    """A prediction with density per volume; density and score follow from the excess f̃ − Ã (see `_normalizer`)."""
 
     @abstractmethod
     def _excess(self, points: Tensor) -> tuple[Tensor, Tensor]:
-        """f̃ − Ã at points, and whether they lie in the domain, where the score is not −inf."""
+        """f̃ − Ã at points, and whether each point lies in the domain and has a score above −inf."""
 
     def _log_density(self, points: Tensor) -> Tensor:
         excess, inside = self._excess(points)
@@ -183,23 +183,23 @@ class ContinuousPrediction(Prediction):
 
 
 class LinePrediction(ContinuousPrediction):
-    """A prediction on the line, in intervals in which density and score are smooth."""
+    """A prediction on the line, divided into pieces: intervals on which density and score are smooth."""
 
     has_rsample = True
     _sliver: Tensor | float = 0.0
-    """A jump of the score is located to this length: shorter gaps and intervals of the support are artefacts."""
+    """Length to which a jump of the score is located: shorter gaps and intervals of the support are artefacts."""
 
     @abstractmethod
     def _pieces(self) -> tuple[Float[Tensor, "*batch P"], Float[Tensor, "*batch P"]]:
-        """Where the intervals begin and end in which the density is positive and smooth, left to right."""
+        """Starts and stops of the pieces on which the density is positive, left to right."""
 
     @abstractmethod
     def _live(self) -> Bool[Tensor, "*batch P"]:
-        """Which of these intervals have mass."""
+        """Whether each piece has mass."""
 
     @abstractmethod
     def _bends(self) -> Float[Tensor, "m"]:
-        """Points between which the score is smooth, the ends of the domain among them."""
+        """Points between which the score is smooth, including the ends of the domain."""
 
     @property
     def pieces(self) -> Float[Tensor, "*batch P 2"]:
@@ -223,7 +223,7 @@ class LinePrediction(ContinuousPrediction):
 
     @abstractmethod
     def _cdf(self, points: Tensor) -> Tensor:
-        """:meth:`cdf` in float64; NaN may give anything."""
+        """:meth:`cdf` in float64; the result at NaN points is not used."""
 
     def icdf(self, value: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
         """The quantile of a probability in [0, 1], NaN elsewhere; differentiable in it, in the score and in α."""
@@ -234,7 +234,7 @@ class LinePrediction(ContinuousPrediction):
         """:meth:`icdf` in float64."""
 
     def _points(self, value: Tensor) -> Tensor:
-        """The points in float64, one for each member of the batch."""
+        """The points in float64, expanded over the batch."""
         points = super()._points(value)
         return points.expand(torch.broadcast_shapes(points.shape, self.batch_shape))
 
@@ -246,13 +246,13 @@ class LinePrediction(ContinuousPrediction):
         return Intervals(*self._pieces())
 
     def landmarks(self) -> Landmarks:
-        """The ends of the intervals in which density and score are smooth."""
+        """Ends of the support and of the pieces, and bends of the score."""
         start, stop = (ends.movedim(-1, 0) for ends in self._pieces())
         low, high = start.amin(0), stop.amax(0)
         if is_eager_cpu(start):
             live = (stop > start).reshape(len(start), -1).any(1)
             start, stop = (start[live], stop[live]) if bool(live.any()) else (start[:1], stop[:1])
-            # Most intervals begin where the one before them ends.
+            # Most pieces start where the previous piece stops: drop the repeated points.
             fresh = (start[1:] != stop[:-1]).reshape(len(start) - 1, -1).any(1)
             start = torch.cat([start[:1], start[1:][fresh]])
             low, high = start.amin(0), stop.amax(0)
@@ -263,7 +263,7 @@ class LinePrediction(ContinuousPrediction):
 
 
 class Positive(Condition):
-    """The set where a prediction is positive; ``cells`` lists its intervals, cells or points."""
+    """The set where the density of a prediction is positive; ``cells`` lists its intervals, cells or points."""
 
     def __init__(self, prediction: Any) -> None:
         super().__init__("positive", lambda value: prediction.log_prob(value) > -torch.inf, len(prediction.event_shape))
@@ -271,13 +271,13 @@ class Positive(Condition):
 
     @property
     def cells(self) -> Tensor:
-        """The live cells: see ``live_cells`` of the prediction."""
+        """``live_cells`` of the prediction."""
         cells: Tensor = self._prediction.live_cells
         return cells
 
 
 def log_exp(u: Float[Tensor, "..."], alpha: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-    """ln exp_{2−α}(u), without going through a value that may underflow; −inf with zero gradient off the support."""
+    """ln exp_{2−α}(u), even where exp_{2−α}(u) underflows; −inf with zero gradient outside the support."""
     gap = (alpha - 1) * u
     inside = gap > -1
     safe = torch.where(inside, u, 0)
@@ -290,12 +290,12 @@ def joined(
     live: Bool[Tensor, "*rows P"],
     gap: Tensor | float = 0,
 ) -> Float[Tensor, "*rows M 2"]:
-    """Maximal intervals made of consecutive live pieces no further apart than a gap, padded with NaN to one length."""
+    """Unions of consecutive live pieces whose distance is at most `gap`; rows are padded with NaN to equal length."""
     touches = (start[..., 1:] <= stop[..., :-1] + gap) & live[..., :-1] & live[..., 1:]
     opens = live & ~torch.nn.functional.pad(touches, (1, 0))
     closes = live & ~torch.nn.functional.pad(touches, (0, 1))
     count = int(opens.sum(-1).max())
-    # NaN comes last in an order: the others keep theirs.
+    # Sorting moves NaN to the end; the other ends are in order already.
     ends = [
         torch.where(flag, end, torch.nan).sort(-1).values[..., :count] for flag, end in ((opens, start), (closes, stop))
     ]
@@ -303,7 +303,7 @@ def joined(
 
 
 def without_slivers(cells: Float[Tensor, "*rows M 2"], size: Tensor | float) -> Float[Tensor, "*rows m 2"]:
-    """Intervals with gaps up to a size closed and shorter ones dropped: a polynomial oscillates beside a jump."""
+    """Drop intervals and close gaps up to length `size`, which are oscillations of a polynomial beside a jump."""
     if cells.shape[-2] < 2:
         return cells
     length = (cells[..., 1] - cells[..., 0]).detach().nan_to_num(-1)

@@ -1,4 +1,4 @@
-"""From a score to its density: one public function over a table of rules, one for each kind of domain."""
+"""The public function `regularized_prediction`, which dispatches on the class of the domain, and argument checks."""
 
 from collections.abc import Callable
 from typing import Any
@@ -19,15 +19,15 @@ _RULES: dict[type, Rule] = {}
 def read_score(
     score: Score, points: Tensor, domain: object, alpha: Float[Tensor, "..."]
 ) -> tuple[Float[Tensor, "*batch n"], torch.dtype]:
-    """Values at the points in float64, over the common batch of scores and α; and the dtype results are to have.
+    """Float64 values of the score at the points, for the common batch of scores and α, and the dtype of results.
 
-    A callable is called with the points in their own dtype, and once more in the dtype of its answer if that is wider:
-    a score with float64 parameters is read at float64 points wherever the domain came from.
+    A callable gets the points in their dtype, and once more in the dtype of its result if that is wider: a score with
+    float64 parameters is read at float64 points, whatever the dtype of the domain.
 
     Args:
-        score: t ↦ values with the points along the last dimension, or those values.
+        score: callable from points to values (*batch, n), or a tensor of such values.
         points: (n,) or (n, N).
-        domain: where they lie, for messages.
+        domain: the domain of the points, for error messages.
         alpha: α, a float64 tensor.
     """
     if isinstance(score, Tensor):
@@ -47,7 +47,7 @@ def read_score(
 
 
 def checked_alpha(alpha: float | int | Tensor, device: torch.device) -> Float[Tensor, "..."]:
-    """α as a float64 tensor, positive and finite."""
+    """α as a float64 tensor, checked to be positive and finite."""
     if isinstance(alpha, Tensor):
         if not alpha.is_floating_point():
             raise TypeError(f"a tensor alpha must be floating-point; got {alpha.dtype}. Pass alpha.float() or a float.")
@@ -64,7 +64,7 @@ def checked_alpha(alpha: float | int | Tensor, device: torch.device) -> Float[Te
 
 
 def _over_batch(values: Tensor, alpha: Tensor) -> Tensor:
-    """Values expanded over the common batch of scores and α."""
+    """Values expanded to the common batch of scores and α."""
     if not alpha.shape:
         return values
     try:

@@ -1,9 +1,9 @@
-r"""Whether the nodes resolve a score: cells are halved until they do, and points between the nodes check the rest.
+r"""Refinement: cells are halved until the nodes resolve a score; points between nodes give an error estimate.
 
-A score is known at nodes and interpolated between them. Steps, kinks and peaks narrower than a cell make the
-interpolant differ from the score. The error of the density p is measured in mass, on a domain of measure one:
-:math:`\int |\exp_{2-\alpha}(f - A) - \exp_{2-\alpha}(f_{\text{interpolated}} - A)|`. An
-error beyond the stated accuracy gives a warning, one beyond a tenth of the mass an error.
+A score f is read at nodes, and a polynomial g on each cell interpolates. Steps, kinks and peaks narrower than a cell
+make g differ from f. The *misplaced mass* measures the error of the density, on a domain of measure one:
+:math:`\int |\exp_{2-\alpha}(f - A) - \exp_{2-\alpha}(g - A)|`. Above the stated accuracy it causes a warning, above a
+tenth an error. `_normalizer` defines A, Ã, f̃ and measure one.
 """
 
 import warnings
@@ -20,16 +20,16 @@ from contmax.numerics import gauss_legendre, legendre_coefficients, legendre_slo
 from contmax.prediction._live_parts import PART_NODES, Lines, live_parts, threshold_of
 from contmax.prediction._normalizer import UnitMeasure, normalizer_on_nodes
 
-# A density with more than this share of its mass misplaced is refused.
+# Misplaced mass above which an error is raised.
 _REFUSED = 0.1
-# Differences of scores up to this number of roundings are ignored.
+# Differences of scores up to this number of rounding errors are ignored.
 _ROUNDING = 64
-# Mass that one cell may misplace. Halving stops at 2⁻³⁶ of a cell, where even a jump misplaces less than this.
+# Misplaced mass allowed per cell. Halving stops at 2⁻³⁶ of an initial cell, where even a jump misplaces less.
 _TOLERANCE = 1e-12
 _MOST_HALVINGS = 36
-# Cells are shared by all scores of a batch; for many scores memory and time set a lower limit.
+# Limit of the number of cells, which all scores of a batch share, and limit of cells times scores.
 _MOST_CELLS, _MOST_CELLS_OF_BATCH = 4096, 2**16
-# Points per cell at which the score is read again if refinement has reached the limit of cells.
+# Points per cell at which the score is reread if refinement has hit the limit of cells.
 _HELD_OUT = 2
 # Extrapolation from the nodes to the edge of a cell multiplies noise by up to this factor.
 _EXTRAPOLATION = 16
@@ -40,44 +40,44 @@ Read = Callable[[Float[Tensor, "n"]], Float[Tensor, "*batch n"]]
 
 @dataclass(frozen=True)
 class HeldOut:
-    """A score and its interpolant at points between the nodes, for the domain of measure one; −inf means no mass."""
+    """Scaled scores f̃ and their interpolant at points between the nodes; −inf means no mass."""
 
     exact: Float[Tensor, "*batch n"]
     interpolated: Float[Tensor, "*batch n"]
 
     @classmethod
     def between(cls, exact: Tensor, interpolated: Tensor, noise: Float[Tensor, "..."]) -> "HeldOut":
-        """Both scores, with differences up to the noise taken out."""
+        """Pairs exact with interpolated scores; absolute differences are reduced by `noise`, at most to 0."""
         known = (exact > -torch.inf) & (interpolated > -torch.inf)
         gap = torch.where(known, exact - interpolated, 0)
         beyond = gap.sign() * (gap.abs() - noise).clamp(min=0)
         return cls(torch.where(known, interpolated + beyond, exact), interpolated)
 
     def _densities(self, normalizer: Float[Tensor, "*batch"], alpha: Tensor) -> list[Tensor]:
-        """exp_{2−α}(f − A) of both."""
+        """exp_{2−α}(f̃ − Ã) of the exact and of the interpolated scores."""
         both = self.exact, self.interpolated
         return [exp_beta(scores - normalizer[..., None], 2 - alpha[..., None]) for scores in both]
 
     def misplaced(self, normalizer: Float[Tensor, "*batch"], alpha: Tensor, weights: Tensor | float) -> Tensor:
-        """Mass by which the densities differ, (*batch), at points that stand for these shares of the domain.
+        """Misplaced mass, (*batch), from points that represent shares `weights` of the domain.
 
-        NaN for a guess of A that makes a density infinite.
+        NaN if `normalizer`, a guess of Ã, makes a density infinite.
         """
         exact, interpolated = self._densities(normalizer, alpha)
-        # A guess of A that is too small makes all densities too large.
+        # Divide by the mass if it exceeds one: if the guess of Ã is too small, all densities are too large.
         mass = (weights * interpolated).sum(-1).clamp(min=1)
         return (weights * (exact - interpolated).abs()).sum(-1) / mass
 
     def misplaced_by_draws(self, normalizer: Float[Tensor, "*batch"], alpha: Tensor) -> Tensor:
-        """:meth:`misplaced`, estimated at points drawn from the interpolated density."""
+        """Misplaced mass, (*batch), if the points were drawn from the interpolated density."""
         exact, interpolated = self._densities(normalizer, alpha)
         ratio = torch.where(interpolated > 0, exact / torch.where(interpolated > 0, interpolated, 1), 1)
         return (ratio - 1).abs().mean(-1)
 
 
 def spread_points(count: int, axes: int, device: torch.device) -> Float[Tensor, "n N"]:
-    """Points that fill the unit box evenly and lie on no grid: multiples, less their integer parts, of irrationals."""
-    # The root of x^{N+1} = x + 1; its powers are the least periodic of all.
+    """Points that fill the unit box evenly and lie on no grid: fractional parts of multiples of irrationals."""
+    # The root of x^{N+1} = x + 1; its powers give a Kronecker sequence of low discrepancy.
     root = 2.0
     for _ in range(60):
         root = (1 + root) ** (1 / (axes + 1))
@@ -87,7 +87,7 @@ def spread_points(count: int, axes: int, device: torch.device) -> Float[Tensor, 
 
 
 def report(misplaced: Float[Tensor, "*batch"], expected: float, domain: object, advice: str) -> None:
-    """A warning where more mass is misplaced than expected of smooth scores; an error where more than a tenth is."""
+    """Warn if more mass is misplaced than `expected` of smooth scores; raise an error if more than a tenth is."""
     worst = float(misplaced.max()) if misplaced.numel() else 0.0
     if worst > _REFUSED:
         share = f"{100 * worst:.0f} %" if worst < 1 else "all"
@@ -98,7 +98,7 @@ def report(misplaced: Float[Tensor, "*batch"], expected: float, domain: object, 
 
 
 def no_mass(mass: Tensor, alpha: Tensor, domain: object, advice: str) -> ValueError:
-    """The error where no A gives the interpolated density the mass one."""
+    """The error if no A gives the interpolated density mass one."""
     worst = float(mass.flatten()[(mass - 1).abs().nan_to_num(torch.inf).argmax()])
     below = " With alpha < 1 a peak can also be so sharp that no density exists; then pass a larger alpha."
     advice = advice + (below if bool((alpha < 1).any()) else "")
@@ -112,29 +112,29 @@ def _subject(domain: object) -> str:
 def rounding_noise(
     scores: Float[Tensor, "*batch n"], slopes: Float[Tensor, "*batch n"], precision: float
 ) -> Float[Tensor, "*batch n"]:
-    """By how much two readings of a score may differ for want of digits, in scores and in points."""
+    """Upper bound of the difference between two readings of a score due to rounding, of scores and of points."""
     return _ROUNDING * precision * (scores.abs() + slopes)
 
 
 @dataclass(frozen=True)
 class Noise:
-    """Relative precision of scores and points, and where the domain begins in units of its length."""
+    """Relative precision (eps) of scores and points, and the low end of the domain divided by its length."""
 
     scores: float
     begin: float
 
     def points(self, unit: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-        """How far these points of [0, 1] lie from the number 0, beside which floating-point numbers are dense."""
+        """|t|/length at points `unit` of [0, 1], to which the rounding error of t is proportional."""
         return (self.begin + unit).abs().clamp(min=torch.finfo(unit.dtype).eps / self.scores)
 
 
 def refined(
     read: Read, edges: Float[Tensor, "E"], count: int, volume: Tensor, alpha: Tensor, noise: Noise
 ) -> tuple[Float[Tensor, "F"], Float[Tensor, "*batch C q"], Float[Tensor, "*batch"], Float[Tensor, "*batch"]]:
-    """Edges on [0, 1] and values at the Gauss nodes of the cells between them, after halving what is too coarse.
+    """Halve the cells that are too coarse. Returns edges in [0, 1], scores at Gauss nodes, misplaced mass, and Ã.
 
-    The third result is the mass that remains misplaced where the limit of cells was reached, and 0 elsewhere; the last
-    is Ã of the values at the nodes.
+    The misplaced mass is 0 unless the number of cells exceeded its limit. Ã normalises the discrete density on the
+    nodes, a first guess of Ã for the integral.
 
     Args:
         read: points on [0, 1] ↦ scores, (n,) ↦ (*batch, n).
@@ -142,7 +142,7 @@ def refined(
         count: q, Gauss nodes per cell.
         volume: measure of the domain.
         alpha: α, broadcastable to the batch.
-        noise: precision of scores and points, below which differences mean nothing.
+        noise: precision of scores and points; smaller differences are ignored.
     """
     left, right = edges[:-1], edges[1:]
     values = _read_cells(read, left, right, count)
@@ -156,7 +156,7 @@ def refined(
         if not bool(coarse.any()):
             if bool(new.all()):
                 break
-            # Older cells were judged by an older view of the density; judge all of them by the last one.
+            # Older cells were judged by an earlier estimate of the density: judge all cells by the latest estimate.
             new = torch.ones_like(new)
             continue
         middle = (left + right)[coarse] / 2
@@ -177,7 +177,7 @@ def refined(
 def _misplaced(
     read: Read, values: Tensor, left: Tensor, right: Tensor, view: "View", alpha: Tensor, noise: Noise
 ) -> Float[Tensor, "*batch"]:
-    """Mass by which the density of the score differs from that of its interpolant, from points between the nodes."""
+    """Misplaced mass, estimated from points between the nodes and from cells with several extrema."""
     length = right - left
     local = 2 * spread_points(_HELD_OUT * len(left), 1, left.device).reshape(len(left), _HELD_OUT) - 1
     points = left[:, None] + length[:, None] * (1 + local) / 2
@@ -199,7 +199,7 @@ def _misplaced(
     _, rule = gauss_legendre(values.shape[-1], values.device)
     density = exp_beta(scaled - view.normalizer[..., None, None], 2 - alpha[..., None, None])
     by_nodes = torch.where(alive, length * (rule / 2 * density).sum(-1), 0)
-    # Live parts are found where the score turns at most once in a cell.
+    # Live parts presuppose at most one extremum per cell; with more, compare their mass with the mass at the nodes.
     folded = torch.where(lines.turns > 1, (by_parts - by_nodes).abs(), 0).sum(-1)
     return between + folded.nan_to_num(0)
 
@@ -213,7 +213,7 @@ def _read_cells(read: Read, left: Tensor, right: Tensor, count: int) -> Tensor:
 
 @dataclass(frozen=True)
 class View:
-    """An estimate of the density from samples: Ã, and the integral of p^{2−α}, the weight of an error in the scores."""
+    """An estimate of the density from samples: Ã, and the escort ∫p^{2−α}, which weights errors of the scores."""
 
     form: UnitMeasure
     normalizer: Float[Tensor, "*batch"]
@@ -223,7 +223,7 @@ class View:
     def of(
         cls, values: Float[Tensor, "*batch C q"], length: Float[Tensor, "C"], volume: Tensor, alpha: Tensor
     ) -> "View":
-        """From scores at the Gauss nodes of all cells."""
+        """The estimate from scores at the Gauss nodes of all cells."""
         values, (_, rule) = values.flatten(-2), gauss_legendre(values.shape[-1], values.device)
         form = UnitMeasure.of(values, volume, alpha)
         weights = (length[:, None] * rule / 2).flatten()
@@ -245,7 +245,7 @@ def _too_coarse(
     noise: Noise,
     chosen: Bool[Tensor, "C"],
 ) -> Bool[Tensor, "c"]:
-    """Which of the cells in question to halve, because some score of the batch, its extrema or its density need it."""
+    """Whether to halve each chosen cell, because a score of the batch, its extrema or its density is not resolved."""
     alpha, normalizer = view.form.alpha, view.normalizer
     alive = (values > -torch.inf).all(-1)
     scores = torch.where(alive[..., None], view.form.scaled(values), 0)
@@ -257,7 +257,7 @@ def _too_coarse(
     lines = Lines.over(coefficients, alive, length / 2)
     _, rule = gauss_legendre(values.shape[-1], values.device)
     escort = (rule / 2 * _escort(scores.flatten(-2), normalizer, alpha).unflatten(-1, scores.shape[-2:])).sum(-1)
-    # Where no node is live but the score may rise above the threshold between nodes, take the average.
+    # If no node is above the threshold, points between nodes may be: use the average of p^{2−α} over the domain.
     escort = length * torch.where(escort > 0, escort, view.escort[..., None])
 
     tail = coefficients[..., -2:].abs().sum(-1)
@@ -273,7 +273,7 @@ def _too_coarse(
     folded = (lines.turns > 1) & (variation > floor) & (variation * escort > allowed)
     by_rules = [live_parts(lines, normalizer, alpha, nodes).mass for nodes in (PART_NODES, 2 * PART_NODES)]
     few, many = (mass.flatten(-2).sum(-1) for mass in by_rules)
-    # Where nodes missed a peak the mass may overflow, and the difference is NaN: the negated comparison counts it too.
+    # Nodes that miss a peak may give infinite masses and a NaN difference, for which the negated comparison is True.
     peaked = ~((few - many).abs() <= allowed)
     edge = known.any(-1) & (length > noise.scores * reach)
     split = torch.where(alive, may_live & (rough | torn | folded) | peaked, edge)
@@ -281,7 +281,7 @@ def _too_coarse(
 
 
 def _gaps(coefficients: Float[Tensor, "*batch C q"], alive: Bool[Tensor, "*batch C"]) -> Float[Tensor, "*batch C"]:
-    """How far a cell and its neighbours disagree at shared edges: a bend beyond the outermost node shows here."""
+    """Largest jump of the interpolant at the edges of each cell, which shows a bend beyond the outermost node."""
     even, odd = coefficients[..., ::2].sum(-1), coefficients[..., 1::2].sum(-1)
     jump = ((even - odd)[..., 1:] - (even + odd)[..., :-1]).abs()
     jump = torch.where(alive[..., 1:] & alive[..., :-1], jump, 0)

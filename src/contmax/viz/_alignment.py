@@ -19,7 +19,7 @@ from contmax.viz._arguments import (
 from contmax.viz._line import TokenAttention
 from contmax.viz._page import HtmlPage, escaped, levels, overlaid, page, shaded
 
-# A density is drawn in this many cells for each source token.
+# Cells per source token in which the mass of a density is drawn.
 _CELLS = 12
 _INCHES_PER_TOKEN = 0.24
 
@@ -168,7 +168,7 @@ def alignment_html(
 
 
 def _cells(own: Tensor, other: Tensor) -> str:
-    """Cells with per cent in two letters; a point for less than one half, nothing for exactly 0."""
+    """Table cells of a row, with `own` in per cent: a dot below 0.5 %, empty at 0; `other` underlines the cells."""
     short = [f"{100 * share:.0f}" if share >= 0.005 else "·" if share else "" for share in own.tolist()]
     return "".join(
         f"<td{shaded(first, second)}>{number}"
@@ -179,7 +179,7 @@ def _cells(own: Tensor, other: Tensor) -> str:
 def _checked(
     source: Sequence[str], target: Sequence[str], weights: Any, density: Distribution | None, index: Index
 ) -> tuple[TokenAttention, list[str]]:
-    """The attention over the source, one row for each target token, and the target tokens."""
+    """The checked attention over the source, one row for each target token, and the list of target tokens."""
     read, said = checked_tokens("source", source), checked_tokens("target", target)
     return TokenAttention.of(read, weights, density, index, len(said)), said
 
@@ -199,6 +199,6 @@ def _shade(ax: Any, rows: Tensor, shape: tuple[int, int], color: Any) -> None:
 
 
 def _middles(cells: Tensor) -> tuple[list[float], list[float]]:
-    """Across and down, of all cells (T, L) row by row."""
+    """x and y of the midpoints of all cells (T, L), row by row."""
     rows, columns = torch.meshgrid(*(torch.arange(n) + 0.5 for n in cells.shape), indexing="ij")
     return columns.flatten().tolist(), rows.flatten().tolist()

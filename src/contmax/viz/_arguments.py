@@ -1,6 +1,6 @@
-"""The arguments of pictures, checked: tokens, weights, densities, members of batches, and Axes of matplotlib.
+"""Checks of the arguments of pictures: tokens, weights, densities, members of batches, and Axes of matplotlib.
 
-matplotlib is imported when a picture is drawn and not before.
+Functions import matplotlib when they draw, not when this module is imported.
 """
 
 import importlib
@@ -23,7 +23,7 @@ _UNPRINTABLE = re.compile("[\x80-\x9f\ud800-\udfff\ufffe\uffff]")
 
 
 def checked_tokens(name: str, tokens: Sequence[str]) -> list[str]:
-    """The tokens as a list."""
+    """The tokens as a list, checked to be strings and at least one."""
     if isinstance(tokens, str):
         raise TypeError(f"{name} must be a sequence of strings; got one string. Pass text.split().")
     listed = list(tokens)
@@ -38,13 +38,13 @@ def checked_tokens(name: str, tokens: Sequence[str]) -> list[str]:
 
 
 def require_something(weights: object, density: object) -> None:
-    """Refuse a picture of nothing."""
+    """Raise an error if there are neither weights nor a density."""
     if weights is None and density is None:
         raise ValueError("no attention was given. Pass weights, density, or both.")
 
 
 def require_density(density: object) -> None:
-    """Refuse anything but a density."""
+    """Raise an error unless `density` is a Distribution."""
     if not isinstance(density, Distribution):
         raise TypeError(
             f"density must be a density of contmax or a distribution of torch; got {type(density).__name__}. Numbers "
@@ -53,7 +53,7 @@ def require_density(density: object) -> None:
 
 
 def drawable(values: Tensor, density: Distribution) -> Tensor:
-    """The values of a density on the CPU."""
+    """The values of a density on the CPU, checked not to be NaN."""
     if bool(values.isnan().any()):
         raise ValueError(f"{type(density).__name__} has NaN values, so it cannot be drawn. Check its parameters.")
     return values.detach().cpu()
@@ -62,13 +62,13 @@ def drawable(values: Tensor, density: Distribution) -> Tensor:
 def checked_weights(
     weights: Any, shape: tuple[int, ...], meaning: str, index: Index = ()
 ) -> Float[Tensor, "..."] | None:
-    """The weights in float64 on the CPU, of the wanted shape; None if there are none.
+    """The weights in float64 on the CPU, checked and reshaped to `shape`; None for None.
 
     Args:
         weights: a tensor, an array or nested lists, ``(*batch, *shape)``, or None.
-        shape: the wanted shape; −1 is any length above zero.
+        shape: shape of the weights of one example; −1 is any length above zero.
         meaning: the shape in words, such as "one weight for each of 5 tokens".
-        index: into the batch; what remains of it must have one member.
+        index: index into the batch; the batch that remains must have one member.
     """
     if weights is None:
         return None
@@ -92,7 +92,7 @@ def checked_weights(
 
 
 def selected(values: Tensor, batch: torch.Size, index: Index, name: str) -> Tensor:
-    """The values at an index into their first dimensions, which are a batch."""
+    """`values[index]`, where the first dimensions of `values` are `batch`; `name` is for error messages."""
     places = (index,) if isinstance(index, int) else tuple(index)
     inside = len(places) <= len(batch) and all(-n <= i < n for i, n in zip(places, batch, strict=False))
     if not inside:
@@ -101,13 +101,13 @@ def selected(values: Tensor, batch: torch.Size, index: Index, name: str) -> Tens
 
 
 def members(density: Distribution, index: Index) -> list[int]:
-    """The places in the flattened batch of the members at an index; all of them without one."""
+    """Positions in the flattened batch of the members at `index`; without an index, of all members."""
     batch = density.batch_shape
     return selected(torch.arange(math.prod(batch)).reshape(batch), batch, index, "density").flatten().tolist()
 
 
 def scaled(values: Float[Tensor, "*rows n"]) -> Float[Tensor, "*rows n"]:
-    """Each row divided by its largest value; a row of zeros stays as it is."""
+    """Each row divided by its largest value; rows of zeros are unchanged."""
     top = values.amax(-1, keepdim=True)
     return values / torch.where(top > 0, top, 1.0)
 
@@ -124,7 +124,7 @@ def visible(text: str) -> str:
 
 
 def require_matplotlib(module: str = "matplotlib") -> ModuleType:
-    """The module, or an error that says how to install it."""
+    """The imported module; raises an error that says how to install matplotlib."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
@@ -138,7 +138,7 @@ def axes_for(ax: Any, width: float = 6.0, height: float = 3.0) -> Any:
 
     Args:
         ax: Axes of matplotlib, or None.
-        width, height: of a new figure, inches.
+        width, height: size of a new figure, in inches.
     """
     axes_class = require_matplotlib("matplotlib.axes").Axes
     if ax is None:
@@ -152,19 +152,19 @@ def axes_for(ax: Any, width: float = 6.0, height: float = 3.0) -> Any:
 
 
 def literal(text: str) -> str:
-    r"""The text for matplotlib, to which a dollar sign would begin a formula and controls have no glyph.
+    r"""The text for matplotlib: dollar signs, which begin formulas, are escaped; control characters are replaced.
 
     Example:
         >>> print(literal("5 $\x00"))
         5 \$�
     """
-    # Few fonts have the symbols for controls; all have the replacement character.
+    # Few fonts have symbols for control characters; all fonts have the replacement character.
     shown = "".join("\ufffd" if 0x2400 <= ord(letter) <= 0x2421 else letter for letter in visible(text))
     return shown.replace("$", r"\$")
 
 
 def name_tokens(ax: Any, tokens: Sequence[str], size: float) -> None:
-    """Write tokens below the axis, one for each unit of it."""
+    """Write tokens below the x axis: token l at l + 0.5."""
     places = [place + 0.5 for place in range(len(tokens))]
     ax.set_xticks(places, [literal(token) for token in tokens], rotation=60, ha="right", fontsize=size)
     ax.tick_params(axis="x", length=0, pad=1)

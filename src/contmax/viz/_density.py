@@ -20,7 +20,7 @@ from contmax.viz._line import LineMember, line_members, one_line_member
 from contmax.viz._plane import MassEllipse, grid_heights, mass_ellipses, plane_view
 
 _GRID = 201
-# Contours are drawn at these shares of the peak.
+# Heights of contours as shares of the peak.
 _LEVELS = (0.1, 0.3, 0.5, 0.7, 0.9)
 _MARGIN = 0.1
 
@@ -139,17 +139,17 @@ def plot_series_attention(
 
 
 def draw_curve(ax: Any, member: LineMember, low: float, high: float, color: Any, scale: float = 1.0) -> float:
-    """The curve, the area below it and the support, on an axis where the interval has length ``scale`` times its own.
+    """Draw the curve p(t), the area below the curve, and the support, with t and p shown as scale·t and p/scale.
 
     Returns:
-        The greatest height that was drawn.
+        The greatest height in the picture.
     """
     t = member.points(low, high)
     heights = member.heights(t) / scale
     places = (t * scale).numpy()
     ax.plot(places, heights.numpy(), color=color)
     area = ax.fill_between(places, heights.numpy(), color=color, alpha=0.2, linewidth=0)
-    # The sticky edge leaves no margin below zero. A limit would also hold for later curves and for shared Axes.
+    # A sticky edge removes the margin below zero; set_ylim would also fix the limit for later curves and shared Axes.
     area.sticky_edges.y.append(0)
     for start, end in member.stretches():
         if max(start, low) < min(end, high):
@@ -158,7 +158,7 @@ def draw_curve(ax: Any, member: LineMember, low: float, high: float, color: Any,
 
 
 def next_color(ax: Any, color: Any) -> Any:
-    """The given colour, or the next of the Axes."""
+    """`color` if given, else the next colour of the Axes."""
     if color is not None:
         return color
     # An empty line advances the colour cycle, for which matplotlib has no public function.
@@ -169,7 +169,7 @@ def next_color(ax: Any, color: Any) -> Any:
 
 
 def checked_limits(limits: Any) -> tuple[float, float]:
-    """Two finite numbers, the first below the second."""
+    """`limits` as two finite floats, checked to increase."""
     try:
         low, high = (float(limit) for limit in limits)
     except (TypeError, ValueError):
@@ -197,7 +197,7 @@ def _plot_plane(density: Distribution, ax: Any, limits: Any, index: Index, color
 
 
 def draw_contours(ax: Any, across: Tensor, up: Tensor, heights: Tensor, color: Any, *, shade_support: bool) -> None:
-    """Lines at shares of the peak; with `shade_support` also the area of positive density, unless it fills the grid."""
+    """Draw lines at shares of the peak and, if `shade_support`, shade where p > 0, unless p > 0 on the whole grid."""
     top = float(heights.max())
     if top <= 0:
         return
@@ -211,12 +211,12 @@ def draw_contours(ax: Any, across: Tensor, up: Tensor, heights: Tensor, color: A
 
 
 def ellipse_patch(ellipse: MassEllipse, color: Any, *, halo: bool = False) -> Any:
-    """The ellipse as a patch; the first coordinate goes across, the second up; with a halo to be seen on any image."""
+    """A patch of the ellipse, with x and y its first and second coordinate; a halo makes it visible on any image."""
     from matplotlib.colors import to_rgb
     from matplotlib.patches import Ellipse
     from matplotlib.patheffects import Normal, Stroke
 
-    # The colours carry the opacity: an opacity of the patch would hold for edge and filling alike.
+    # Colours carry the opacity, because the patch's `alpha` would give edge and filling equal opacities.
     effects = [Stroke(linewidth=2.8, foreground=(1, 1, 1, 0.8 * ellipse.weight)), Normal()] if halo else None
     return Ellipse(
         ellipse.centre,
@@ -257,7 +257,7 @@ def _draw_attention(
 
 
 def _cells(where: Tensor, shares: Tensor, span: tuple[float, float]) -> tuple[Float[Tensor, "n+1"], Float[Tensor, "n"]]:
-    """Edges of the cells of points nearest to each distinct time, and the weight in each cell."""
+    """Edges of cells, each made of the points nearest to a distinct time, and the total weight of each cell."""
     times, which = where.unique(return_inverse=True)
     mass = torch.zeros_like(times).index_add(0, which, shares)
     ends = torch.tensor(span, dtype=torch.float64)

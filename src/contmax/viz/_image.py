@@ -14,11 +14,11 @@ from contmax.viz._density import draw_contours, ellipse_patch
 from contmax.viz._page import LEVELS, HtmlPage, levels, numbers, page, percent
 from contmax.viz._plane import MassEllipse, grid_heights, mass_ellipses
 
-# Points a side at which a density without ellipses is evaluated for its contours, and for the shades of a page.
+# Grid points per side for a density without ellipses: for contours in a picture, and for shades in a page.
 _CONTOUR_GRID, _SHADE_GRID = 161, 64
-# Width of the picture in a page, in its own units.
+# Width of the SVG picture of a page, in units of its viewBox.
 _WIDTH = 1000
-# Images in a page are shrunk to this many pixels a side.
+# Longest side of an image in a page, in pixels; larger images are shrunk.
 _LONGEST_SIDE = 640
 
 _RULES = """
@@ -118,7 +118,7 @@ def plot_image_attention(
         for heights in grid_heights(density, places, places, index):
             draw_contours(drawn, places, places, heights, color, shade_support=True)
     drawn.set(xticks=[], yticks=[], xlim=(0, 1), ylim=(1, 0))
-    # Without pixels, an image that the Axes show already has set their aspect.
+    # Without pixels, the Axes may already show an image that has set the aspect: leave it.
     if pixels is not None or drawn.get_aspect() == "auto":
         high, wide = (1, 1) if pixels is None else pixels.shape[:2]
         drawn.set_aspect(high / wide)
@@ -194,7 +194,7 @@ def image_attention_html(
 def _checked(
     image: Any, weights: Any, density: Distribution | None, index: Index
 ) -> tuple[Tensor | None, Tensor | None, list[list[MassEllipse]] | None]:
-    """The image as numbers from 0 to 1, the weights of its cells, and the ellipses of each density."""
+    """The checked arguments: the image as numbers from 0 to 1, the weights, and the ellipses of each density."""
     pixels = None if image is None else _pixels(image)
     cells = checked_weights(weights, (-1, -1), "a grid of weights (h, w)", index)
     return pixels, cells, None if density is None else mass_ellipses(density, index)
@@ -234,7 +234,7 @@ def _scale(rows: int, columns: int, height: float) -> str:
 
 
 def _cells(cells: Tensor, height: float, name: str) -> str:
-    """One path for each strength, in units of cells."""
+    """An SVG group with a path of unit squares for each strength of shading; `name` is its CSS class."""
     rows, columns = cells.shape
     squares: dict[int, list[str]] = {}
     for place, level in enumerate(levels(cells)):
@@ -252,7 +252,7 @@ def _coloured(cells: Tensor, color: Any, opacity: float) -> Any:
     from matplotlib.colors import to_rgba
 
     squares = torch.tensor(to_rgba(color)).repeat(*cells.shape, 1)
-    # The root shows small weights beside large ones.
+    # The square root makes small weights visible beside large weights.
     squares[..., 3] = opacity * scaled(cells.flatten()).sqrt().reshape(cells.shape)
     return squares.numpy()
 
@@ -279,7 +279,7 @@ def _pixels(image: Any) -> Tensor:
 
 
 def _png_address(pixels: Tensor) -> str:
-    """The image (H, W) or (H, W, C) of numbers from 0 to 1 as a data address, shrunk if it is large.
+    """The image (H, W) or (H, W, C) of numbers from 0 to 1 as a PNG in a data URL, shrunk if it is large.
 
     Example:
         >>> _png_address(torch.zeros(2, 3))[:22]
@@ -292,7 +292,7 @@ def _png_address(pixels: Tensor) -> str:
         colours = torch.nn.functional.adaptive_avg_pool2d(colours.movedim(-1, 0), (high, wide)).movedim(0, -1)
     high, wide, channels = colours.shape
     lines = (255 * colours).round().to(torch.uint8).reshape(high, -1).contiguous().numpy()
-    # Each line begins with its filter type, 0 (none).
+    # PNG: each row of pixels begins with its filter type, 0 (none).
     raw = b"".join(b"\0" + line.tobytes() for line in lines)
     kind = {1: 0, 3: 2, 4: 6}[channels]
     parts = (

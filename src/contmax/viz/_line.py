@@ -1,4 +1,4 @@
-"""A density on the line for pictures: heights, intervals of its support, mass of cells."""
+"""A density on the line for pictures: heights, the intervals of its support, the mass of cells."""
 
 import math
 from dataclasses import dataclass
@@ -17,10 +17,10 @@ from contmax.viz._arguments import Index, checked_weights, drawable, members, re
 _POINTS = 401
 # The view of an unbounded density leaves out this mass in each tail.
 _TAIL = 0.0025
-# A cell whose overlap with the support is below this share of its width counts as unattended: the ends of the support
-# are as imprecise as the parameters.
+# A cell whose overlap with the support is below this share of the cell's width counts as unattended, because rounding
+# of the parameters moves the ends of the support.
 _TOUCH = 1e-6
-# Distance of the points just outside and just inside an end of the support, relative to its length: a density may jump.
+# A density may jump at the ends of an interval of its support: draw points this share of its length to either side.
 _STEP = 1e-6
 
 
@@ -37,24 +37,24 @@ class LineMember:
     place: int
 
     def _of(self, values: Tensor) -> Tensor:
-        """This member's values of (n, *batch), on the CPU."""
+        """The member's column (n,) of values (n, *batch), on the CPU."""
         shape = values.shape[:1] + self.density.batch_shape
         return values.expand(shape).flatten(1)[:, self.place].detach().cpu() if len(shape) > 1 else values.cpu()
 
     def _spread(self, points: Tensor) -> Tensor:
-        """Points (n, 1, …, 1) that broadcast with the batch, on the device of the density."""
+        """Points (n,) reshaped to (n, 1, …, 1), which broadcasts with the batch, on the device of the density."""
         return points.to(self.density.mean.device).reshape(-1, *(1 for _ in self.density.batch_shape))
 
     @torch.no_grad()
     def heights(self, points: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
-        """p(t)."""
+        """p(t) at the points t."""
         found = drawable(self._of(self.density.log_prob(self._spread(points)).exp()), self.density)
-        # The height of a density without width is infinite.
+        # A density of zero width has infinite height.
         return found.clamp(max=torch.finfo(torch.float32).max)
 
     @torch.no_grad()
     def stretches(self) -> list[tuple[float, float]]:
-        """The intervals the support is made of, left to right; none if it is unbounded."""
+        """The intervals that make up the support, left to right; none if the support is unbounded."""
         region = self.density._region() if isinstance(self.density, Density) else given_region(self.density)
         if not isinstance(region, Intervals):
             return []
@@ -63,7 +63,7 @@ class LineMember:
 
     @torch.no_grad()
     def view(self) -> tuple[float, float]:
-        """The interval to show: the support, or for an unbounded density all but the tails."""
+        """The interval to show: from end to end of the support, or for an unbounded density all but the tails."""
         stretches = self.stretches()
         if stretches:
             return stretches[0][0], stretches[-1][1]
@@ -81,7 +81,7 @@ class LineMember:
         return low, high
 
     def points(self, low: float, high: float) -> Float[Tensor, "n"]:
-        """Points from low to high, dense where the density is, however narrow that may be."""
+        """Points from low to high at which to draw the density, dense on each interval of the support."""
         parts = [torch.linspace(low, high, _POINTS, dtype=torch.float64)]
         try:
             inner = self.stretches() or [self.view()]
@@ -97,7 +97,7 @@ class LineMember:
 
     @torch.no_grad()
     def cell_mass(self, edges: Float[Tensor, "n+1"]) -> Float[Tensor, "n"]:
-        """The mass between neighbouring edges."""
+        """The mass between neighbouring edges; 0 in cells that count as unattended."""
         try:
             mass = self._of(self.density.cdf(self._spread(edges))).diff().clamp(min=0)
         except NotImplementedError:
@@ -115,13 +115,13 @@ class LineMember:
         return torch.stack(parts).clamp(min=0).sum(0)
 
     def holds(self, points: Float[Tensor, "n"]) -> Tensor:
-        """Which points lie in the support, as booleans; all of them if it is unbounded."""
+        """Whether each point lies in the support; True everywhere if the support is unbounded."""
         stretches = self.stretches() or [(-math.inf, math.inf)]
         return torch.stack([(points > start) & (points < end) for start, end in stretches]).any(0)
 
 
 def line_members(density: Distribution, index: Index = (), shape: tuple[int, ...] | None = None) -> list[LineMember]:
-    """The members of a batch of densities on the line at an index, a batch of this shape; all of them without both."""
+    """The members at `index` of a batch of densities on the line, by default all; checks that they have `shape`."""
     require_density(density)
     if len(density.event_shape):
         raise TypeError(
@@ -141,12 +141,12 @@ def line_members(density: Distribution, index: Index = (), shape: tuple[int, ...
 
 
 def one_line_member(density: Distribution | None, index: Index = ()) -> LineMember | None:
-    """The one member at an index; None if there is no density."""
+    """The only member at `index`; None if there is no density."""
     return None if density is None else line_members(density, index, ())[0]
 
 
 def _merged(intervals: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Intervals left to right, joined where they touch; none where one is unbounded."""
+    """Non-empty intervals from left to right, joined where they touch; [] if any is unbounded."""
     joined: list[tuple[float, float]] = []
     for low, high in sorted(interval for interval in intervals if interval[0] < interval[1]):
         if not (math.isfinite(low) and math.isfinite(high)):
@@ -160,11 +160,11 @@ def _merged(intervals: list[tuple[float, float]]) -> list[tuple[float, float]]:
 
 @dataclass(frozen=True)
 class TokenAttention:
-    """Rows of attention over L tokens, which divide the unit interval into cells of equal width.
+    """T rows of attention over L tokens, which divide the unit interval into cells of equal width.
 
     Attributes:
-        weights: (T, L), one row for each text or target token; None without weights.
-        densities: one for each row; None without a density.
+        weights: (T, L), T = 1 for a text, else a row for each target token; None if not given.
+        densities: a density for each row; None if not given.
     """
 
     tokens: list[str]
@@ -175,7 +175,7 @@ class TokenAttention:
     def of(
         cls, tokens: list[str], weights: Any, density: Distribution | None, index: Index, targets: int | None = None
     ) -> "TokenAttention":
-        """The checked arguments of a picture: one row of attention, or one for each of several target tokens."""
+        """From the arguments of a picture, checked: one row of attention, or one row per target token."""
         require_something(weights, density)
         count = len(tokens)
         rows = () if targets is None else (targets,)
@@ -187,11 +187,11 @@ class TokenAttention:
         return cls(tokens, None if shares is None else shares.reshape(-1, count), drawn)
 
     def mass(self, parts: int = 1) -> Tensor | None:
-        """The mass of each density in each token, or in each part of a token, (T, parts · L)."""
+        """Mass, (T, parts·L), of each density in each of `parts` equal parts of each token; None without densities."""
         edges = torch.linspace(0, 1, parts * len(self.tokens) + 1, dtype=torch.float64)
         return None if self.densities is None else torch.stack([member.cell_mass(edges) for member in self.densities])
 
     def in_support(self) -> Tensor | None:
-        """Whether the middle of a token lies in the support of a density, (T, L)."""
+        """Whether the middle of each token lies in the support of each density, (T, L); None without densities."""
         middles = (torch.arange(len(self.tokens), dtype=torch.float64) + 0.5) / len(self.tokens)
         return None if self.densities is None else torch.stack([member.holds(middles) for member in self.densities])

@@ -1,4 +1,4 @@
-"""A page of HTML in one file: no network, light and dark, at home in a notebook."""
+"""A page of HTML in one file, which needs no network, has a light and a dark theme and can be shown in a notebook."""
 
 import base64
 import hashlib
@@ -17,7 +17,7 @@ from contmax.viz._theme import page_colours
 
 #: Number of strengths of shading; strength 0 is no attention at all.
 LEVELS = 9
-# The fullest shade still leaves the contrast of text on it above 4.5.
+# Opacity of the strongest shade; text on this shade has a contrast above 4.5.
 _FULLEST = 0.5
 
 _RULES = """
@@ -37,8 +37,8 @@ output { display: block; min-height: 1.75em; font-size: .95rem; font-variant-num
 .here { outline: 2px solid var(--ink); outline-offset: 1px; }
 """
 
-# `listen` calls the function of a key. `grid` lets the arrow keys go from cell to cell and returns a function that goes
-# to one; `show` shows the cell at `row` and `column`.
+# `listen` takes a function for each key. `grid` binds arrow keys, Home, End and m to moves between cells and returns
+# a function `go(row, column)`; after each move it calls `show`, which shows the cell at `row` and `column`.
 _SCRIPT = """
 "use strict";
 const map = document.getElementById("map"), said = document.getElementById("said");
@@ -97,7 +97,7 @@ class HtmlPage:
         return written
 
     def _repr_html_(self) -> str:
-        # A frame keeps the styles and keys of the page from those of the notebook.
+        # A frame separates the styles and keys of the page from those of the notebook.
         return (
             f'<iframe title="attention" sandbox="allow-scripts" style="width:100%;height:{self._height}px;border:0" '
             f'srcdoc="{html.escape(self.html, quote=True)}"></iframe>'
@@ -108,14 +108,14 @@ class HtmlPage:
 
 
 def page(title: str, body: str, data: str, rules: str, script: str, height: int) -> HtmlPage:
-    """The page around a body.
+    """The complete page with this body.
 
     Args:
-        title: as the user wrote it; the other parts are escaped already.
+        title: title as plain text; this function escapes it. All other arguments are escaped already.
         body: HTML.
-        data: members of the object `data` of the script, JSON.
+        data: JSON members of the object that the script reads as `data`, without braces.
         rules: CSS.
-        script: JavaScript. The policy of the page lets no other script run and nothing be fetched.
+        script: JavaScript; the page's security policy prevents other scripts and all network access.
         height: height of the frame in a notebook, in pixels.
     """
     script = _SCRIPT + script
@@ -133,7 +133,7 @@ def page(title: str, body: str, data: str, rules: str, script: str, height: int)
 
 
 def _shades() -> str:
-    """Classes l1 … l9 shade with the first colour, d1 … d9 underline with the second."""
+    """CSS classes: l1 … l9 shade with the first colour, d1 … d9 underline with the second colour."""
     return "".join(
         f".l{level} {{ background: rgb(var(--first) / {_FULLEST * level / LEVELS:.2f}); }}\n"
         f".d{level} {{ box-shadow: inset 0 -.28em rgb(var(--second) / {0.15 + 0.85 * level / LEVELS:.2f}); }}\n"
@@ -142,7 +142,7 @@ def _shades() -> str:
 
 
 def escaped(text: str) -> str:
-    """The text for the body of a page or for an attribute in quotes.
+    """The text with HTML escapes, for the body of a page or for a quoted attribute.
 
     Example:
         >>> escaped('<b title="x">')
@@ -152,7 +152,7 @@ def escaped(text: str) -> str:
 
 
 def overlaid(attention: TokenAttention) -> tuple[Tensor, Tensor, str]:
-    """Rows to shade, rows to underline (zeros unless weights and density are given), and both as JSON."""
+    """Shares to shade and shares to underline, (T, L) each, and both as JSON; underlines need weights and a density."""
     both = (("weight", attention.weights), ("density", attention.mass()))
     found = {name: given for name, given in both if given is not None}
     main, *rest = found.values()
@@ -161,7 +161,7 @@ def overlaid(attention: TokenAttention) -> tuple[Tensor, Tensor, str]:
 
 
 def levels(shares: Tensor) -> list[int]:
-    """Strengths from 0 to 9 by the root of the share of the largest; 0 only for exact zeros.
+    """Strengths of shading from 0 to 9, ⌈9·√(share/largest share)⌉: 0 only for exact zeros.
 
     Example:
         >>> import torch
@@ -172,7 +172,7 @@ def levels(shares: Tensor) -> list[int]:
 
 
 def shaded(first: int, second: int) -> str:
-    """The attribute of an element with these strengths of both colours.
+    """The class attribute of an element shaded with strength `first` and underlined with strength `second`.
 
     Example:
         >>> shaded(3, 0), shaded(0, 0), shaded(2, 5)
@@ -194,7 +194,7 @@ def percent(share: float) -> str:
 
 
 def numbers(shares: Sequence[float]) -> str:
-    """Shares for a script, with three digits.
+    """Shares as a JSON list, with three digits.
 
     Example:
         >>> numbers([0.0, 0.12345, 1e-7])
@@ -205,7 +205,7 @@ def numbers(shares: Sequence[float]) -> str:
 
 
 def most_attended(names: Sequence[str], shares: Tensor, count: int = 8) -> str:
-    """The strongest in words, escaped; empty if there are none."""
+    """A sentence, escaped for HTML, that lists the `count` names with the largest shares above 0."""
     values, order = shares.sort(descending=True, stable=True)
     found = [
         f"<bdi>“{escaped(names[place])}”</bdi> {percent(value)}"

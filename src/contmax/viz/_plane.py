@@ -13,21 +13,21 @@ from contmax.densities._density import unchecked
 from contmax.numerics import principal_axes
 from contmax.viz._arguments import Index, drawable, members, require_density, scaled, selected
 
-# The shares of the mass whose ellipses are drawn; a bounded density is drawn by its support and half of the mass.
+# Shares of the mass for which ellipses of bounded and of unbounded densities are drawn; share 1 is the support.
 BOUNDED_SHARES = (0.5, 1.0)
 UNBOUNDED_SHARES = (0.5, 0.9)
 
 
 @dataclass(frozen=True)
 class MassEllipse:
-    """An ellipse that holds a share of the mass.
+    """An ellipse that holds a share of the mass of a density, or of a component of a mixture.
 
     Attributes:
-        share: of the mass, 1 for the support.
-        centre: in the order of the coordinates of the density.
-        axis: the unit vector of the longer half axis, in that order too.
-        half_axes: their lengths, the longer first.
-        weight: of the mixture's component that it shows, relative to the largest.
+        share: share of the mass, 1 for the support.
+        centre: the centre, in the coordinates of the density.
+        axis: unit vector along the longer half axis, in the coordinates of the density.
+        half_axes: lengths of the half axes, the longer first.
+        weight: weight of the component divided by the largest weight; 1 without a mixture.
     """
 
     share: float
@@ -43,17 +43,17 @@ class MassEllipse:
 
     @property
     def reach(self) -> tuple[float, float]:
-        """How far it extends from the centre along each coordinate."""
+        """How far the ellipse extends from its centre along each coordinate."""
         (u, v), (a, b) = self.axis, self.half_axes
         return math.hypot(a * u, b * v), math.hypot(a * v, b * u)
 
     def swapped(self) -> "MassEllipse":
-        """The ellipse with its coordinates in the other order."""
+        """The ellipse with its two coordinates exchanged."""
         return replace(self, centre=self.centre[::-1], axis=self.axis[::-1])
 
 
 def mass_ellipses(density: Distribution, index: Index = ()) -> list[list[MassEllipse]] | None:
-    """Ellipses of each member at an index, of a mixture those of its components; None for other shapes."""
+    """Ellipses of each member at `index`, for a mixture of all components; None if a density is not elliptical."""
     require_plane(density)
     component: Any = getattr(density, "component_distribution", density)
     if not all(hasattr(component, name) for name in ("loc", "scale_tril")):
@@ -86,11 +86,11 @@ def _ellipses_of(density: Any, place: int, weight: float) -> list[MassEllipse]:
     turned = tril @ principal_axes(tril)
     lengths = turned.norm(dim=0).tolist()
     u, v = (turned[:, 0] / lengths[0]).tolist()
-    # A density of torch's own is a Gaussian.
+    # A density without alpha is a Gaussian of torch.
     alpha = float(of(getattr(wide, "alpha", 1.0)))
     threshold = float(of(getattr(wide, "threshold", -math.inf)))
     found = []
-    # The outer ellipse is first, so that the inner one is drawn on it.
+    # The outer ellipse comes first, so that the inner ellipse is drawn on top.
     for share in reversed(BOUNDED_SHARES if alpha > 1 else UNBOUNDED_SHARES):
         radius = radius_of_share(share, alpha, threshold)
         half_axes = (radius * lengths[0], radius * lengths[1])
@@ -108,7 +108,7 @@ def radius_of_share(share: float, alpha: float, threshold: float) -> float:
     Args:
         share: q; 1 only if the support is bounded.
         alpha: α > 1/2.
-        threshold: λ, −R²/2 where α > 1; not read where α = 1.
+        threshold: λ, which is −R²/2 for α > 1 and support radius R; not used if α = 1.
 
     Example:
         >>> round(radius_of_share(1.0, 2.0, -1.125), 3), round(radius_of_share(0.5, 1.0, -math.inf), 3)
@@ -119,7 +119,7 @@ def radius_of_share(share: float, alpha: float, threshold: float) -> float:
 
 
 def require_plane(density: Distribution) -> None:
-    """Refuse anything but a density in the plane."""
+    """Raise an error unless `density` is a density in the plane."""
     require_density(density)
     if tuple(density.event_shape) != (2,):
         raise TypeError(
@@ -132,7 +132,7 @@ def require_plane(density: Distribution) -> None:
 def grid_heights(
     density: Distribution, first: Float[Tensor, "m"], second: Float[Tensor, "n"], index: Index = ()
 ) -> list[Float[Tensor, "m n"]]:
-    """p at all pairs of two coordinates, for each member at an index."""
+    """p at all pairs of coordinates `first` × `second`, for each member at `index`."""
     require_plane(density)
     batch = density.batch_shape
     points = torch.stack(torch.meshgrid(first, second, indexing="ij"), -1).to(density.mean.device)
@@ -142,11 +142,11 @@ def grid_heights(
 
 
 def plane_view(density: Distribution) -> tuple[tuple[float, float], tuple[float, float]]:
-    """Limits of both coordinates that show nearly all of every member."""
+    """Limits (low, high) of both coordinates, between which nearly all mass of every batch member lies."""
     ellipses = [ellipse for own in mass_ellipses(density) or () for ellipse in own]
     if ellipses:
         middle, reach = torch.tensor([[e.centre, e.reach] for e in ellipses], dtype=torch.float64).unbind(1)
-        # An unbounded density extends beyond the ellipse that holds nine tenths.
+        # An unbounded density extends beyond the ellipse that holds 0.9 of the mass.
         margin = 0.1 if all(e.share in BOUNDED_SHARES for e in ellipses) else 0.4
     else:
         middle, reach = (part.double().cpu().reshape(-1, 2) for part in (density.mean, 3 * density.variance.sqrt()))

@@ -12,12 +12,12 @@ from contmax.viz._density import draw_curve
 from contmax.viz._line import LineMember, TokenAttention
 from contmax.viz._page import HtmlPage, escaped, levels, most_attended, overlaid, page, shaded
 
-# A bar takes a millisecond to draw; the bars of more tokens than these would touch each other.
+# Largest number of tokens with separate bars: a bar takes a millisecond to draw, and more bars would touch.
 _MOST_BARS = 400
-# More tokens than these cannot be read in one picture.
+# Largest number of tokens that can be read in one picture.
 _MOST_NAMED = 160
 _INCHES_PER_TOKEN = 0.27
-# Size of the overview of a page, in its own units.
+# Size of the SVG overview of a page, in units of its viewBox.
 _WIDTH, _HEIGHT = 1000, 60
 
 _RULES = """
@@ -115,7 +115,7 @@ def plot_text_attention(
         else:
             drawn.stairs(shares.tolist(), range(count + 1), fill=True, color=colors[0])
     if member is not None:
-        # Weights and density need scales of their own: a density spreads over many tokens, weights over few.
+        # Weights and density need separate scales: a density spreads over many tokens, weights over few.
         curve = drawn if shares is None else drawn.twinx()
         draw_curve(curve, member, 0.0, 1.0, colors[1], scale=count)
         curve.set_ylim(bottom=0)
@@ -188,7 +188,7 @@ def text_attention_html(
 
 
 def _row(attention: TokenAttention) -> tuple[Tensor | None, LineMember | None]:
-    """Weights (L,) and density of a text."""
+    """Weights (L,) and density of the only row of attention over a text."""
     weights, densities = attention.weights, attention.densities
     return None if weights is None else weights[0], None if densities is None else densities[0]
 
@@ -201,7 +201,7 @@ def _legend(shares: Tensor | None, member: LineMember | None) -> str:
 
 
 def _strip(shares: Tensor | None, member: LineMember | None) -> str:
-    """The overview: weights as bars, the density as a curve, each on its own scale."""
+    """The overview as SVG: weights as bars, the density as a curve, on separate scales."""
     support = "".join(
         f'<rect class="support" x="{_WIDTH * start:.1f}" width="{_WIDTH * (end - start):.1f}" height="{_HEIGHT}"/>'
         for start, end in ([] if member is None else member.stretches())
@@ -216,7 +216,7 @@ def _strip(shares: Tensor | None, member: LineMember | None) -> str:
 
 
 def _bars(shares: Tensor) -> str:
-    """One step for each token, or for each of a thousand parts its greatest weight."""
+    """An SVG path with a bar per token, or with 1000 bars of maximal weights if there are more tokens."""
     if len(shares) > _WIDTH:
         shares = torch.stack([part.max() for part in shares.tensor_split(_WIDTH)])
     heights = (_HEIGHT - (_HEIGHT - 4) * scaled(shares)).tolist()

@@ -1,4 +1,4 @@
-"""One look for page and pictures, for light and dark screens, with colours that the colour-blind can tell apart."""
+"""A common look of pages and pictures, light and dark, with colours that the colour-blind can tell apart."""
 
 import contextlib
 import dataclasses
@@ -81,7 +81,7 @@ class Theme:
         }
 
 
-# Role → its colour on light and on dark screens.
+# Maps each field of Theme to its values in the light and the dark theme.
 _COLOURS: dict[str, Any] = {
     "name": ("light", "dark"),
     "paper": ("#fafbfc", "#11141a"),
@@ -120,7 +120,7 @@ def drawn_in(theme: Theme) -> Iterator[None]:
 
 
 def page_colours() -> str:
-    """The colours as variables of CSS, for light and dark screens; ``--first`` and ``--second`` as three numbers.
+    """CSS with a variable for each role; the first two row colours are ``--first`` and ``--second``, as three numbers.
 
     Example:
         >>> "prefers-color-scheme: dark" in page_colours()
