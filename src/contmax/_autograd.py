@@ -28,7 +28,7 @@ def apply(function: type[torch.autograd.Function], *arguments: Any) -> Any:
     Args:
         function: an autograd.Function with `forward`, `setup_context`, `backward` and, where it has forward-mode
             derivatives, `tangent` (as torch's `jvp`).
-        arguments: the arguments of `forward` after `ctx`.
+        arguments: passed to `forward`.
 
     Returns:
         The result of `forward`.
@@ -65,7 +65,7 @@ def _require_one_forward_mode(arguments: tuple[Any, ...]) -> None:
 @functools.cache
 def _ways_to_apply(function: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """(`apply` for calls under transforms of torch.func, `bare_apply` for others); both use `tangent` as `jvp`."""
-    # torch asks inspect for the signature of `forward` in every call, slower than a small entmax; store the answer.
+    # `function.apply` inspects the signature of `forward` in every call, slower than a small entmax; store the answer.
     function.forward.__signature__ = inspect.signature(function.forward)
     if hasattr(function, "tangent"):
         function = type(f"{function.__name__}WithTangent", (function,), {"jvp": staticmethod(function.tangent)})
