@@ -115,8 +115,8 @@ def _entmax_losses(X: Tensor, target: Tensor, alpha: float | Tensor, ignore_inde
 def _normmax_losses(X: Tensor, target: Tensor, alpha: float | Tensor, ignore_index: int = -100) -> Tensor:
     """max_p (⟨x, p⟩ − ‖p‖_α) + ‖y‖_α − ⟨x, y⟩ ≥ 0; +inf with a finite gradient where y has mass on a −inf score.
 
-    ⟨x, p⟩ = τ + ‖p‖_α at the optimum, so the maximum is τ, and the largest score stands x_max − τ = w_max^{1/κ} ≤ 1
-    above it. The loss is then a sum of small terms: (1 − w_max^{1/κ}) + ⟨x_max − x, y⟩ − (1 − ‖y‖_α).
+    ⟨x, p⟩ = τ + ‖p‖_α at the optimum, so the maximum is τ. With κ = α/(α − 1) and w of `_normmax_powers` x_max − τ =
+    w_max^{1/κ} ≤ 1. The loss is then a sum of small terms: (1 − w_max^{1/κ}) + ⟨x_max − x, y⟩ − (1 − ‖y‖_α).
     """
     x = checked_scores(X, -1, "normmax_bisect_loss")
     nothing = (x == -torch.inf).all(-1, keepdim=True)
@@ -218,7 +218,7 @@ class NormmaxBisectLoss(EntmaxBisectLoss, alpha=2, n_iter=50):
         return _normmax_losses(X, target, self.alpha, self.ignore_index)
 
 
-# Some code calls the autograd functions of the original, as `SparsemaxLossFunction.apply(X, target, k)`.
+# Some code calls autograd functions of the `entmax` package, as `SparsemaxLossFunction.apply(X, target, k)`.
 SparsemaxLossFunction = SimpleNamespace(apply=sparsemax_loss)
 SparsemaxBisectLossFunction = SimpleNamespace(apply=sparsemax_bisect_loss)
 Entmax15LossFunction = SimpleNamespace(apply=entmax15_loss)
