@@ -83,7 +83,7 @@ _MODULES = (
 
 
 def __getattr__(name: str) -> Any:
-    """Import a module, or the module of a name, on first use. Python caches modules; this function caches names."""
+    """Import a public module, or a name from its module, on first use. Python caches modules; this caches names."""
     if name in _MODULES:
         return importlib.import_module(f"contmax.{name}")
     if name in _DEFINED_IN:

@@ -1,4 +1,4 @@
-"""The choice of a backend: kernels compiled by numba for CPU tensors, by Triton for CUDA tensors, or torch's own.
+"""The choice of a backend: kernels compiled by numba for CPU tensors, by Triton for CUDA tensors, or torch operations.
 
 A public function calls `backend_of` once and passes the result on. The environment variable ``CONTMAX_BACKEND=torch``,
 read when contmax is imported, switches both compilers off, for debugging.

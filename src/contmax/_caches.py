@@ -1,8 +1,8 @@
 """All caches of contmax: bounded, and emptied by `clear_caches`.
 
-Two streams of a CUDA device run at the same time, so one could read a cached tensor that the other has not finished.
-An event marks the end of the work that makes a tensor, and every other stream waits for this event before its first
-read. The host does not wait.
+Streams of a CUDA device run at the same time, so one stream could read a cached tensor that another stream has not
+finished. An event marks the end of the work that makes a tensor, and every other stream waits for this event before its
+first read. The host does not wait.
 """
 
 import functools
@@ -56,7 +56,7 @@ def cached(maxsize: int) -> Callable[[_Function], _Function]:
 
 
 def is_captured(device: torch.device) -> bool:
-    """Whether operations are recorded into a CUDA graph: their results exist only when the graph is replayed."""
+    """Whether a CUDA graph records the operations on a device: results exist only when the graph is replayed."""
     return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
 
 
@@ -90,7 +90,7 @@ class Shared(Generic[_Content]):
             self._made.synchronize()
 
     def _wait(self) -> None:
-        """Let the current stream wait for the content, unless a CUDA graph captures it: a graph cannot wait.
+        """Let the current stream wait for the content, except in a CUDA graph, which must not depend on outside work.
 
         A graph needs no wait, because torch.cuda.graph synchronises the device before it captures.
         """

@@ -54,7 +54,7 @@ def operator(
         names = [parameter.name for parameter in parameters]
 
         def on_flat(computes: Callable[..., Any]) -> Callable[..., Any]:
-            """The function with the operator's arguments, and with contiguous results."""
+            """`computes` as a function of the operator's arguments, with contiguous results."""
 
             def node(*flat: Any) -> Any:
                 values = iter(flat)
@@ -119,7 +119,7 @@ class _Part:
 
 
 def _leaves(flat: Sequence[Any]) -> Iterator[Any]:
-    """The arguments of the operator, with the elements of a sequence in its place."""
+    """The arguments of the operator, with each sequence replaced by its elements."""
     return (leaf for x in flat for leaf in (x if isinstance(x, list | tuple) else (x,)))
 
 
@@ -129,7 +129,7 @@ def _is_group(hint: Any) -> bool:
 
 
 def _vmap_rule(traced: Callable[..., Any], shared: Sequence[int], sums: int | None) -> Callable[..., Any]:
-    """The rule of torch.vmap for an operator; `shared` and `sums` are indices of the arguments named in `operator`."""
+    """The rule of torch.vmap for an operator, given the indices of its `shared` arguments and of `sums_if`."""
 
     def rule(info: Any, places: Sequence[Any], *arguments: Any) -> Any:
         if any(_is_mapped(places[i]) for i in shared) or (sums is not None and arguments[sums]):
@@ -152,7 +152,7 @@ def _vmap_rule(traced: Callable[..., Any], shared: Sequence[int], sums: int | No
 
 
 def _is_mapped(place: Any) -> bool:
-    """Whether vmap runs over a tensor, or over any tensor of a list; `place` is its axis, or None."""
+    """Whether vmap runs over a tensor, or over any tensor of a list. A place is vmap's axis, or None."""
     return any(map(_is_mapped, place)) if isinstance(place, list | tuple) else place is not None
 
 

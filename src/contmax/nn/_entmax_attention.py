@@ -133,7 +133,7 @@ class EntmaxAttention(AlphaModule):
         mask = _mask_of_heads(mask, (*query.shape[:2], compared.shape[1]))
         seen = self._seen_keys(query, compared.shape[1], mask, lengths)
         if seen is not None:
-            # Zero masked keys before the projections, whose gradients would be 0 · NaN for keys of NaN.
+            # Zero masked keys before the projections: NaN in a key would give projection weights gradients of 0 · NaN.
             compared = torch.where(seen, compared, 0)
             averaged = compared if value is None else torch.where(seen, value, 0)
         heads = split_heads(self.query_projection(query), self.num_heads)

@@ -24,7 +24,7 @@ from contmax.nn._place import (
 )
 from contmax.signal._observations import check_mask
 
-# Initial logit of the gates: nearly shut gates compete for the mass, as weights of a softmax do.
+# Offset of the logits: gates begin nearly shut, and so compete for the mass, as weights of a softmax do.
 _SHUT = -2.0
 # The longest row of logits that a program of the gate kernel can hold.
 _LONGEST_ROW = 16384

@@ -155,7 +155,7 @@ class PooledHead(ShownModule):
         if self.dim == 1:
             scale = squared.squeeze(-1).sqrt()
             if box is not None:
-                # The width of a β-Gaussian grows as σ^(2/(α+1)): stretch the support by s with s^((α+1)/2)·σ.
+                # The support scales as σ^(2/(α+1)), so a support s times as wide has σ times s^((α+1)/2).
                 stretch = box.lengths(torch.ones_like(loc)).squeeze(-1)
                 scale = scale * stretch ** ((alpha + 1) / 2)
             return density_of_scale(loc.squeeze(-1), scale, alpha, 1)

@@ -98,7 +98,7 @@ class Anchors(ShownModule):
 
 
 class PreferredPlaces(ShownModule):
-    r"""A term of the scores at points u that makes head h and component m begin at another part of the unit cube.
+    r"""A term of the scores at points u: each head h and component m at first prefers another part of the unit cube.
 
     .. math:: -\tfrac12\,\kappa_{hm}\,\|u - c_{hm}\|^2
 
@@ -274,7 +274,7 @@ class MultiheadContinuousAttention(AlphaModule):
         return output, density if need_density else None
 
     def _output(self, r: Tensor, contents: Tensor, dtype: torch.dtype) -> Tensor:
-        """E_p[V] of all heads from r = E_p[ψ], projected. Terms with coefficients cancel: sum in at least float32."""
+        """E_p[V] of all heads from r = E_p[ψ], projected. Large terms cancel: the product is in at least float32."""
         with without_autocast(r):
             mixed = in_dtype(in_dtype(r, contents.dtype) @ contents, dtype)
         output: Tensor = self.output_projection(self.dropout(mixed.transpose(1, 2).flatten(2)))

@@ -1,4 +1,4 @@
-"""Results of heads, L observations in each of B sequences as cells in N dimensions, and densities made from them."""
+"""Results of heads; observations, L in each of B sequences, as cells in N dimensions; densities made from cells."""
 
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -74,7 +74,7 @@ class Cells(NamedTuple):
     """Observations as cells of the domain.
 
     Args:
-        centers: t_ℓ, (B, L, N); 0 where nothing may be attended.
+        centers: t_ℓ, (B, L, N); 0 where masked.
         sides: sides of a cell along each axis, (B, N), positive.
     """
 
@@ -98,7 +98,7 @@ class Cells(NamedTuple):
 
 
 class Box(NamedTuple):
-    """The box that observations cover, and maps between the domain and the unit cube, onto which the box is mapped.
+    """The box that observations cover, and maps between the box and the unit cube.
 
     Args:
         first: the lowest centre of a cell along each axis, (B, N).
@@ -131,7 +131,7 @@ def _aligned(part: Tensor, points: Tensor) -> Tensor:
 
 
 def _ends(centers: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-    """The lowest and the highest centre along each axis, (B, N); ∞ and −∞ where nothing may be attended."""
+    """The lowest and the highest centre along each axis, (B, N); ∞ and −∞ for a fully masked sequence."""
     if mask is None:
         return centers.amin(-2), centers.amax(-2)
     may = mask.unsqueeze(-1)

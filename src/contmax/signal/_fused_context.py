@@ -65,7 +65,7 @@ class _Given(NamedTuple):
 def fused_context(
     values: Any, density: Any, basis: Basis, grid: tuple[int, ...] | None, penalty: float, alpha: object = None
 ) -> Tensor | None:
-    """The context c = E_p[V], (B, D), or None for calls that must take the general path.
+    """The context c = E_p[V], (B, D), of the signal V; None for calls that must take the general path.
 
     Args:
         values: H, (B, L, D).

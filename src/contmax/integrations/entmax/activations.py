@@ -56,9 +56,9 @@ def entmax15(X: Float[Tensor, "..."], dim: int = -1, k: int | None = None) -> Fl
 
 
 class _Configured(nn.Module):
-    """A module whose arguments are attributes; Parameters among them are learned.
+    """A module that stores its constructor arguments as attributes; Parameters among these are learned.
 
-    A subclass declares them with their defaults, as in ``class Entmax15Loss(_GenericLoss, k=100)``.
+    A subclass declares the arguments with defaults, as in ``class Entmax15Loss(_GenericLoss, k=100)``.
     """
 
     def __init_subclass__(cls, **defaults: object) -> None:

@@ -134,7 +134,7 @@ def budget_bisect(
 
 
 def _real(parameter: float | Tensor, scores: Tensor) -> float | Tensor:
-    """α as a float, or as a tensor in the dtype of the computation: users may pass integers and integer tensors."""
+    """α as a float, or as a tensor in the dtype of the computation; users may pass an integer or an integer tensor."""
     return parameter.to(wide_dtype(scores.dtype)) if isinstance(parameter, Tensor) else float(parameter)
 
 

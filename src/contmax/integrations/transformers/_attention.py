@@ -73,7 +73,7 @@ def entmax_attention_forward(
             'Call the model, not the layer, after model.set_attn_implementation("entmax").'
         )
     if causal and keys > queries:
-        # The first call with a static cache has no mask and fewer queries than keys: the last keys are not yet filled.
+        # Only a first call with a static cache has no mask and fewer queries than keys: the last keys are still empty.
         key, value = key[:, :, :queries], value[:, :, :queries]
         position_bias = None if position_bias is None else position_bias[..., :queries]
     mask, bias = _mask_and_bias(attention_mask, key.shape[2])
@@ -106,7 +106,7 @@ def _mask_and_bias(mask: Tensor | None, keys: int) -> tuple[Tensor | None, Tenso
     mask = mask[..., :keys]  # masks for a static cache may be longer
     if mask.dtype == torch.bool:
         return mask, None
-    # A masked key has the least finite number as its bias. A fully masked row must get zeros, so it needs a mask too.
+    # Masked keys have the least finite number as bias. With a boolean mask too, a fully masked row gets zeros, no mean.
     return mask > torch.finfo(mask.dtype).min / 2, mask
 
 

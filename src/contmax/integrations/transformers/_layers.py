@@ -21,7 +21,7 @@ NAME = "entmax"
 _DEFAULT_ALPHA = 1.5
 # Attributes of configurations that hold the number of layers of a stack.
 _COUNTS = ("num_hidden_layers", "num_layers", "num_decoder_layers", "encoder_layers", "decoder_layers")
-# Arguments of attention functions that change the weights and that entmax attention does not support → a description.
+# Arguments that change the weights and that entmax attention does not support → description for the error message.
 REFUSED = {
     "softcap": "soft-capped scores",
     "s_aux": "attention sinks",
@@ -29,7 +29,7 @@ REFUSED = {
     "indices": "keys chosen by an indexer",
     "block_indices": "blocks of keys chosen by an indexer",
 }
-# Attributes of layers that will pass an argument of `REFUSED` → the argument; refused before any call.
+# Attribute of a layer → argument of `REFUSED` that the layer will pass; such layers are refused before any call.
 _PASSES = {"attn_logit_softcapping": "softcap", "sinks": "s_aux"}
 # Endings of the names of attention classes that compute a softmax themselves, in models whose other attention follows
 # the interface of transformers. Models in which no layer follows it are refused by transformers' own check.
@@ -62,7 +62,7 @@ def uses_entmax(part: Any) -> bool:
 
 
 def is_initialised(part: Any) -> bool:
-    """Whether transformers has loaded or made the values of a tensor, or of all tensors of a module."""
+    """Whether transformers has loaded or initialised a tensor, or all tensors of a module."""
     return getattr(part, "is_meta", False) or getattr(part, "_is_hf_initialized", False)
 
 
