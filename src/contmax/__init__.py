@@ -8,7 +8,7 @@ Read from left to right, as the data flows::
 `softmax`, `sparsemax`,      probability maps over an axis, with masks and temperatures; exact zeros for
 `entmax`                     α > 1
 `entmax_attention`           scaled_dot_product_attention with exact zeros
-`densities`                  the same on the line and in space: truncated parabolas and paraboloids, the
+`densities`                  densities on the line and in space: truncated parabolas and paraboloids, other
                              β-Gaussians, triangular and location–scale families, mixtures
 `regularized_prediction`     the density of an arbitrary score on an interval, a box, nodes or knots
 `basis`, `expectation`       basis functions ψ, and their means under a density
@@ -20,7 +20,7 @@ Read from left to right, as the data flows::
 `deformed`                   β-logarithms and β-exponentials, Tsallis negentropies, escorts
 `integrations`               `contmax.integrations.entmax`: drop-in for the `entmax` package
 `viz`                        `import contmax.viz`: pictures and pages of densities and attention
-`clear_caches`               forget what is kept from call to call
+`clear_caches`               empty all caches of the library
 ===========================  ============================================================================
 
 Each part is loaded when it is first used, so that ``import contmax`` is quick.
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from contmax.signal import continuous_attention as continuous_attention
     from contmax.signal import fit_signal as fit_signal
 
-# Name → the module that defines it. Type checkers read the imports above; a test compares the two.
+# Name → the module that defines it. Type checkers read the imports above; a test checks that both agree.
 _DEFINED_IN = {
     "clear_caches": "_caches",
     "entmax_attention": "attention",
@@ -83,7 +83,7 @@ _MODULES = (
 
 
 def __getattr__(name: str) -> Any:
-    """Load a part when it is first used. Python caches modules itself; this function caches the other names."""
+    """Import a public module, or a name from its module, on first use. Python caches modules; this caches names."""
     if name in _MODULES:
         return importlib.import_module(f"contmax.{name}")
     if name in _DEFINED_IN:

@@ -1,7 +1,7 @@
-"""One way to call a hand-written derivative: eager, in a trace, or under transforms of torch.func.
+"""Calls of autograd.Functions that work in eager code, in traces and under transforms of torch.func.
 
 torch.compile refuses an autograd.Function with a method `jvp`, which torch.func needs for forward mode. So our
-functions name this method `tangent`; outside of a trace `apply` calls a subclass that has it as `jvp`.
+functions name this method `tangent`; outside of a trace `apply` calls a subclass whose `jvp` is `tangent`.
 """
 
 import functools
@@ -28,10 +28,10 @@ def apply(function: type[torch.autograd.Function], *arguments: Any) -> Any:
     Args:
         function: an autograd.Function with `forward`, `setup_context`, `backward` and, where it has forward-mode
             derivatives, `tangent` (as torch's `jvp`).
-        arguments: those of its `forward`.
+        arguments: passed to `forward`.
 
     Returns:
-        The result of its `forward`.
+        The result of `forward`.
 
     Raises:
         NotImplementedError: for forward mode inside forward mode, ``jacfwd(jacfwd(f))``.
@@ -42,18 +42,18 @@ def apply(function: type[torch.autograd.Function], *arguments: Any) -> Any:
     if transforms_are_active():
         _require_one_forward_mode(arguments)
         return transformed(*arguments)
-    # torch's own `apply` would first bind the arguments to the signature of `forward`, which takes longer than a small
-    # map. Tensors that outlived a transform have type Tensor; unwrap them.
+    # torch's own `apply` first binds the arguments to the signature of `forward`, which takes longer than entmax of a
+    # small tensor. Tensors that outlived a transform of torch.func have type Tensor; unwrap them.
     return bare(*[unwrap_if_dead(x) if type(x) is Tensor else x for x in arguments])
 
 
 def _require_one_forward_mode(arguments: tuple[Any, ...]) -> None:
-    """Refuse nested forward mode, in which torch silently takes the derivative of a tangent for zero."""
+    """Refuse nested forward mode: torch would silently return zero for the derivative of a tangent."""
     levels = forward_mode_levels()
     if len(levels) < 2:
         return
     tensors = [x for x in arguments if isinstance(x, Tensor) and x.is_floating_point()]
-    if innermost_transform_is_forward_mode():  # under vmap tangents cannot be unpacked
+    if innermost_transform_is_forward_mode():  # unpack_dual fails under vmap
         tensors = [x for x in tensors if forward_ad.unpack_dual(x).tangent is not None]
     if any(len(levels & levels_of(x)) > 1 for x in tensors):
         raise NotImplementedError(
@@ -64,8 +64,8 @@ def _require_one_forward_mode(arguments: tuple[Any, ...]) -> None:
 
 @functools.cache
 def _ways_to_apply(function: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """(`apply` under transforms of torch.func, `apply` elsewhere), of the function or its subclass with `jvp`."""
-    # torch reads the signature of `forward` on every call; finding it once saves more than a small map costs.
+    """(`apply` for calls under transforms of torch.func, `bare_apply` for others); both use `tangent` as `jvp`."""
+    # `function.apply` inspects the signature of `forward` in every call, slower than a small entmax; store the answer.
     function.forward.__signature__ = inspect.signature(function.forward)
     if hasattr(function, "tangent"):
         function = type(f"{function.__name__}WithTangent", (function,), {"jvp": staticmethod(function.tangent)})
@@ -73,6 +73,6 @@ def _ways_to_apply(function: Any) -> tuple[Callable[..., Any], Callable[..., Any
 
 
 def bare_apply(function: type[torch.autograd.Function]) -> Callable[..., Any]:
-    """`function.apply` without torch's checks for transforms of torch.func: for tensors that no transform wraps."""
+    """`function.apply` without checks for transforms of torch.func, for calls on tensors that no transform wraps."""
     applied: Callable[..., Any] = super(torch.autograd.Function, function).apply  # type: ignore[misc]
     return applied

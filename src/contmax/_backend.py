@@ -1,7 +1,7 @@
-"""The choice of a backend: kernels compiled by numba for CPU tensors, by Triton for CUDA tensors, or torch's own.
+"""The choice of a backend: kernels compiled by numba for CPU tensors, by Triton for CUDA tensors, or torch operations.
 
-A public call chooses once, by `backend_of`, and hands its choice down. ``CONTMAX_BACKEND=torch`` in the environment
-when contmax is imported switches both compilers off, for debugging.
+A public function calls `backend_of` once and passes the result on. The environment variable ``CONTMAX_BACKEND=torch``,
+read when contmax is imported, switches both compilers off, for debugging.
 """
 
 import enum
@@ -17,7 +17,7 @@ from torch import Tensor
 from contmax._eager import is_exporting
 from contmax._torch_private import constant_to_tracers
 
-# The dtypes that kernels are written for.
+# Dtypes that the kernels support.
 NUMBA_DTYPES = (torch.float32, torch.float64)
 TRITON_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
@@ -29,7 +29,7 @@ if _WANTED not in ("", "torch"):
 
 
 class Backend(enum.Enum):
-    """Who computes."""
+    """Which code computes a function: torch operations, numba kernels or Triton kernels."""
 
     TORCH = "torch"
     NUMBA = "numba"
@@ -37,25 +37,25 @@ class Backend(enum.Enum):
 
 
 class _Compiler:
-    """A package that compiles kernels. The first use finds out whether it works here.
+    """A package that compiles kernels; the first call of `can_run` tests whether it works.
 
     Args:
-        package: its name.
-        kernels: the folder of what its kernels share, which imports it.
-        tensors: the tensors that its kernels take, in words.
-        extra: of contmax, which installs it.
-        oldest: the first version, major and minor, that compiles the kernels; an older one may abort the process.
+        package: name of the package.
+        kernels: a subpackage of contmax that imports the package.
+        tensors: "CPU" or "CUDA", the tensors that its kernels take, for the warning.
+        extra: the extra of contmax that installs the package.
+        oldest: the first version, (major, minor), that compiles the kernels; an older one may abort the process.
     """
 
     def __init__(self, package: str, kernels: str, tensors: str, extra: str, oldest: tuple[int, int]) -> None:
         self._package, self._kernels, self._tensors, self._extra = package, kernels, tensors, extra
         self._oldest = oldest
-        # None until a call has tried it.
+        # None until `can_run` has tried the package.
         self.works = None if _WANTED != "torch" and importlib.util.find_spec(package) is not None else False
 
     def can_run(self) -> bool:
-        """True if the kernels can be used; the first call that finds that they cannot warns why."""
-        # Exported programs hold no kernels of ours, and torch.export replaces functions that the import needs.
+        """Whether the kernels can be used. The first call warns if they cannot."""
+        # Do not import in torch.export, which replaces functions that the import needs; exports hold no kernels anyway.
         if self.works is None and not is_exporting():
             obstacle = self.obstacle()
             self.works = obstacle is None
@@ -70,8 +70,8 @@ class _Compiler:
         return bool(self.works)
 
     def obstacle(self) -> str | None:
-        """Why kernels cannot be compiled with the package that is installed, in one line; None if they can be."""
-        try:  # to import numba for its version would take half a second
+        """Why the installed package cannot compile the kernels, in one line; None if it can."""
+        try:  # importing numba for its version would take half a second
             version = importlib.metadata.version(self._package)
         except importlib.metadata.PackageNotFoundError:
             version = ""
@@ -80,24 +80,24 @@ class _Compiler:
             return f"{self._package} {version} is older than {'.'.join(map(str, self._oldest))}, which the kernels need"
         try:
             importlib.import_module(self._kernels)
-        except Exception as error:  # a numba that does not fit its NumPy or llvmlite raises whatever it meets first
+        except Exception as error:  # numba beside a wrong NumPy or llvmlite raises errors of many types
             return " ".join(f"{type(error).__name__}: {error}".split())
         return None
 
 
-# Both bounds are those of the extras in pyproject.toml, which names the versions that were tested.
+# The oldest versions equal the lower bounds of the extras in pyproject.toml.
 NUMBA = _Compiler("numba", "contmax.kernels.cpu", "CPU", "cpu", (0, 62))
 TRITON = _Compiler("triton", "contmax.kernels.gpu", "CUDA", "gpu", (3, 6))
-# Where triton's kernels run. Tests in triton's interpreter add the CPU.
+# Devices of Triton kernels. Tests in Triton's interpreter add "cpu".
 TRITON_DEVICES = {"cuda"}
 
 
 def compiler_obstacle(package: str) -> str | None:
-    """Why kernels cannot be compiled with the numba or triton that is installed, in one line; None if they can be."""
+    """Why the installed numba or triton cannot compile the kernels, in one line; None if it can."""
     return {"numba": NUMBA, "triton": TRITON}[package].obstacle()
 
 
-@constant_to_tracers  # they cannot follow the import
+@constant_to_tracers  # tracers cannot follow the import of kernels
 def numba_works() -> bool:
     """Whether kernels for CPU tensors can be imported."""
     return NUMBA.can_run()
@@ -110,7 +110,7 @@ def triton_works() -> bool:
 
 
 def backend_of(*tensors: Tensor) -> Backend:
-    """The backend that has kernels for tensors on the devices and of the dtypes of these; torch in an export.
+    """The backend with kernels for the devices and dtypes of all tensors; torch inside torch.export.
 
     An exported program must run where contmax is not installed, so it holds torch's operations only.
     """
@@ -125,12 +125,12 @@ def backend_of(*tensors: Tensor) -> Backend:
 
 
 def triton_runs_on(x: Tensor) -> bool:
-    """Whether kernels compiled by triton run on the device of x."""
+    """Whether Triton kernels run on the device of x."""
     return (x.is_cuda or (x.is_cpu and "cpu" in TRITON_DEVICES)) and triton_works()
 
 
 def triton_takes(*tensors: Tensor) -> bool:
-    """Whether kernels compiled by triton exist for tensors on the devices and of the dtypes of these."""
+    """Whether Triton kernels exist for the devices and dtypes of all tensors."""
     for x in tensors:  # noqa: SIM110, `all` takes twice as long
         if x.dtype not in TRITON_DTYPES or not triton_runs_on(x):
             return False

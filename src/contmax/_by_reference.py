@@ -1,4 +1,4 @@
-"""Derivatives that compiled kernels lack, such as second ones, from a torch function with equal values."""
+"""Derivatives that compiled kernels lack, such as second ones, by a torch function with equal values: the reference."""
 
 from collections.abc import Callable, Sequence
 from typing import TypeVar
@@ -9,25 +9,25 @@ from torch import Tensor
 from contmax._eager import is_transformed
 from contmax._torch_private import forward_mode_is_on, is_batch_of_cotangents
 
-# A torch function of all arguments; None stands for one that is not a tensor.
+# A torch function of all inputs. An input that is absent or no tensor is None.
 Reference = Callable[..., Tensor]
-# A reference that returns a tuple has a tuple of cotangents.
+# One tensor, or a tuple for a reference that returns a tuple.
 Cotangent = Tensor | tuple[Tensor, ...]
 _Result = TypeVar("_Result", bound=Cotangent)
 
 
 def needs_reference(cotangent: Tensor) -> bool:
-    """Whether a backward pass must be differentiable, or runs under the vmap of torch.autograd.grad.
+    """Whether a backward pass must itself be differentiable, or runs under the vmap of torch.autograd.grad.
 
-    A backward pass that torch.compile traces is not differentiated again.
+    torch.compile never differentiates a backward pass that it traces.
     """
     return not torch.compiler.is_compiling() and (may_be_differentiated() or is_batch_of_cotangents(cotangent))
 
 
 def refused_by_kernels(*cotangents: Tensor | None) -> bool:
-    """`needs_reference` for a kernel that is no operator with a rule for vmap: it takes no cotangent of a transform.
+    """`needs_reference` for a kernel without a rule for vmap: it also refuses cotangents that a transform wraps.
 
-    ``torch.vmap(lambda v: torch.autograd.grad(y, x, v))`` passes such a cotangent.
+    ``torch.vmap(lambda v: torch.autograd.grad(y, x, v))`` passes a wrapped cotangent.
     """
     return not torch.compiler.is_compiling() and (
         may_be_differentiated() or any(c is not None and is_transformed(c) for c in cotangents)
@@ -35,14 +35,14 @@ def refused_by_kernels(*cotangents: Tensor | None) -> bool:
 
 
 def may_be_differentiated() -> bool:
-    """Whether present operations may be differentiated, by reverse mode or, in a dual level, by forward mode."""
+    """Whether operations executed now may be differentiated, in reverse mode or (in a dual level) in forward mode."""
     return torch.is_grad_enabled() or forward_mode_is_on()
 
 
 def gradients_by_reference(
     reference: Callable[..., Cotangent], inputs: Sequence[Tensor | None], needed: Sequence[bool], cotangent: Cotangent
 ) -> list[Tensor | None]:
-    """The gradients of the inputs, differentiable themselves; None for those that are not needed."""
+    """Differentiable gradients of the inputs; None for inputs whose gradient is not needed."""
     wanted = [x for x, need in zip(inputs, needed, strict=True) if need and x is not None]
 
     def of_wanted(*moving: Tensor) -> Cotangent:
@@ -52,11 +52,11 @@ def gradients_by_reference(
     if any(map(is_batch_of_cotangents, cotangent if isinstance(cotangent, tuple) else (cotangent,))):
         create_graph = torch.is_grad_enabled()
         with torch.enable_grad():
-            # One input may have been computed from another, and the gradient must not follow that: it ends at views.
+            # Differentiate at views: where one input was computed from another, no gradient may pass between them.
             wanted = [x.view_as(x) for x in wanted]
             gradients = iter(torch.autograd.grad(of_wanted(*wanted), wanted, cotangent, create_graph=create_graph))
     else:
-        # Unlike torch.autograd.grad this works inside the transforms of torch.func too.
+        # Unlike torch.autograd.grad, vjp also works inside transforms of torch.func.
         gradients = iter(torch.func.vjp(of_wanted, *wanted)[1](cotangent))
     return [next(gradients) if need and x is not None else None for x, need in zip(inputs, needed, strict=True)]
 
@@ -64,7 +64,7 @@ def gradients_by_reference(
 def tangent_by_reference(
     reference: Callable[..., _Result], inputs: Sequence[Tensor | None], tangents: Sequence[Tensor | None]
 ) -> _Result:
-    """The derivative along tangents of the inputs, a tuple where the reference returns one."""
+    """The derivative of the reference along tangents of its inputs; a tuple if the reference returns a tuple."""
     moved = [x is not None and move is not None for x, move in zip(inputs, tangents, strict=True)]
     moves = tuple(move for x, move in zip(inputs, tangents, strict=True) if x is not None and move is not None)
 
@@ -72,7 +72,7 @@ def tangent_by_reference(
         gradients = gradients_by_reference(reference, inputs, moved, cotangent)
         return tuple(g for g in gradients if g is not None)
 
-    # Forward mode must not be nested: the derivative along the tangents is that, in a cotangent, of the gradient.
+    # Forward mode must not be nested. With J the Jacobian, J·t is the vjp, along t, of the gradient c ↦ Jᵀc.
     value = reference(*inputs)
     zeros = tuple(map(torch.zeros_like, value)) if isinstance(value, tuple) else torch.zeros_like(value)
     total: _Result = torch.func.vjp(gradient, zeros)[1](moves)[0]

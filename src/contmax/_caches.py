@@ -1,8 +1,8 @@
 """All caches of contmax: bounded, and emptied by `clear_caches`.
 
-Two streams of a CUDA device run at the same time, so one could read a cached tensor that the other has not finished.
-An event marks the end of the work that makes a tensor, and every other stream waits for this event before its first
-read. The host does not wait.
+Streams of a CUDA device run at the same time, so one stream could read a cached tensor that another stream has not
+finished. An event marks the end of the work that makes a tensor, and every other stream waits for this event before its
+first read. The host does not wait.
 """
 
 import functools
@@ -56,12 +56,12 @@ def cached(maxsize: int) -> Callable[[_Function], _Function]:
 
 
 def is_captured(device: torch.device) -> bool:
-    """Whether operations are recorded into a CUDA graph: their results exist only when the graph is replayed."""
+    """Whether a CUDA graph records the operations on a device: results exist only when the graph is replayed."""
     return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
 
 
 class Shared(Generic[_Content]):
-    """A content that was made on the current stream, and that all streams may read.
+    """A result that was made on the current CUDA stream, and that all streams may read.
 
     Args:
         content: a tensor, or an object that holds tensors.
@@ -71,7 +71,7 @@ class Shared(Generic[_Content]):
     def __init__(self, content: _Content, tensors: Sequence[Tensor]) -> None:
         self._content, self._tensors = content, tensors
         device = tensors[0].device
-        # Only the streams of a CUDA device run at the same time.
+        # Only CUDA devices have streams that run at the same time.
         self._device = device.index if device.type == "cuda" else None
         if self._device is not None:
             stream = torch.cuda.current_stream(device)
@@ -79,20 +79,20 @@ class Shared(Generic[_Content]):
             self._streams = {stream.cuda_stream}
 
     def read(self) -> _Content:
-        """The content, for work on the current stream."""
+        """The content, after the current stream has been made to wait for it."""
         if self._device is not None and current_stream_of(self._device) not in self._streams:
             self._wait()
         return self._content
 
     def finish(self) -> None:
-        """Let the host wait for the content: a compiled program reads the tensors directly, without `read`."""
+        """Let the host wait for the content, for compiled programs, which read its tensors without calling `read`."""
         if self._device is not None:
             self._made.synchronize()
 
     def _wait(self) -> None:
-        """Let the current stream wait, unless it is captured: a graph must not depend on work outside of it.
+        """Let the current stream wait for the content, except in a CUDA graph, which must not depend on outside work.
 
-        A graph may read without waiting: torch.cuda.graph synchronises the device before it captures.
+        A graph needs no wait, because torch.cuda.graph synchronises the device before it captures.
         """
         with torch.cuda.device(self._device):
             if torch.cuda.is_current_stream_capturing():
@@ -100,7 +100,7 @@ class Shared(Generic[_Content]):
             stream = torch.cuda.current_stream()
         stream.wait_event(self._made)
         for tensor in self._tensors:
-            # A tensor that is evicted must not give its memory away before this stream has read it.
+            # The memory of an evicted tensor must not be reused before this stream has read it.
             tensor.record_stream(stream)
         self._streams.add(stream.cuda_stream)
 
@@ -108,8 +108,8 @@ class Shared(Generic[_Content]):
 class DeviceCache(Generic[_Content]):
     """A cache of a function that makes a tensor, or a tuple of tensors.
 
-    While a CUDA graph is captured nothing is cached, because new memory then belongs to the graph. Among fake tensors
-    nothing is cached either: they do not mix with real ones.
+    While a CUDA graph is captured nothing is cached, because new memory then belongs to the graph. Under FakeTensorMode
+    nothing is cached either: fake tensors do not mix with real tensors.
 
     Args:
         make: the function. Its arguments are hashable, and the last is the device of the tensors.
@@ -136,7 +136,7 @@ class DeviceCache(Generic[_Content]):
         return (shared or self._added(arguments)).read()
 
     def finished(self, *arguments: Hashable) -> _Content:
-        """The result, after the host has waited for it: the program of a trace does not wait."""
+        """The result, after the host has waited for it, for traced programs, which do not wait for it themselves."""
         shared = self._made.get(arguments) or self._added(arguments)
         shared.finish()
         return shared.read()
@@ -145,7 +145,7 @@ class DeviceCache(Generic[_Content]):
         with outside_of_transforms_and_modes():
             content = self._make(*arguments)
             tensors: Any = content if isinstance(content, tuple) else (content,)
-        # Two threads may arrive at once: `setdefault` keeps the result of the first for both.
+        # If two threads make the result at once, `setdefault` gives both the first result.
         shared = self._made.setdefault(arguments, Shared(content, tensors))
         while len(self._made) > self._maxsize:
             self._made.pop(next(iter(self._made)), None)

@@ -1,4 +1,4 @@
-"""What is known of a tensor: whether it has values now or stands for values to come, and the dtype to compute in.
+"""Whether a tensor has values now, unlike tracers and fake tensors, and the dtype to compute in.
 
 Decisions that depend on values (is any scale negative? has Newton's method converged?) are taken only on real tensors.
 Tracers, fake tensors and vmapped tensors have no values, and on an accelerator reading a value waits for the device.
@@ -7,8 +7,8 @@ Tracers, fake tensors and vmapped tensors have no values, and on an accelerator 
 `is_real`              has values that can be compared; a transform of torch.func may be active
 `is_eager`             real, and no transform is active: kernels may take its address
 `is_eager_cpu`         real, and on a CPU: reading a value costs nothing
-`holds_numbers`        an ordinary tensor; a mode may be tracing it as if it were real
-`all_hold_numbers`     several ordinary tensors, and no transform is active
+`holds_numbers`        a Tensor or Parameter that no transform wraps; a mode (make_fx) may be tracing it
+`all_hold_numbers`     `holds_numbers` of several tensors, and no transform is active
 `is_transformed`       wrapped by a transform
 `carries_gradient`     a derivative may be wanted
 =====================  ================================================================================
@@ -32,35 +32,35 @@ from contmax._torch_private import (
     transforms_are_active,
 )
 
-# Subclasses of Tensor other than these, such as fake tensors, stand for others.
+# Other subclasses of Tensor, such as fake tensors, may have no values.
 REAL_TYPES = (Tensor, Parameter)
-# An `isinstance` that finds no tensor takes longer than all other checks here.
+# Types to skip before `isinstance(value, Tensor)`, which is slow for a value that is no tensor.
 _NO_TENSORS = frozenset((type(None), float, int, bool))
-# Elsewhere the compiler fuses a loop of hundreds of operations into a few launches, which is worth the time of tracing.
+# Devices on which long loops are not traced. Elsewhere tracing pays: hundreds of operations become a few launches.
 _ONE_NODE_DEVICES = ("cpu",)
 
 
 def device_type(tensor: Tensor) -> str:
-    """``tensor.device.type``, for which torch makes a string in every call; two flags know the common kinds sooner."""
+    """``tensor.device.type``, for which torch makes a string in every call; two flags are quicker on CPU and CUDA."""
     return "cuda" if tensor.is_cuda else "cpu" if tensor.is_cpu else tensor.device.type
 
 
-@constant_to_tracers  # torch.compile of torch 2.11 takes its answer to be True
+@constant_to_tracers  # torch.compile of torch 2.11 would trace is_exporting() as True
 def is_exporting() -> bool:
     """`torch.compiler.is_exporting()`: true inside torch.export, not inside torch.compile."""
     return torch.compiler.is_exporting()
 
 
-@constant_to_tracers  # torch.compile, which the exporter tries last, takes the answer to be False
+@constant_to_tracers  # torch.compile, the exporter's last resort, would trace is_in_onnx_export() as False
 def is_exporting_to_onnx() -> bool:
     """Whether the caller is traced for an ONNX file."""
     return torch.onnx.is_in_onnx_export()
 
 
 def is_one_node(tensor: Tensor) -> bool:
-    """Whether a loop of hundreds of operations becomes one opaque operator: in torch.compile on a CPU.
+    """Whether to hide a loop of hundreds of operations in one opaque operator: in torch.compile on a CPU.
 
-    There the loop takes seconds to trace and runs no faster for it. An exported program must not depend on our
+    Tracing the loop on a CPU takes seconds and does not make it faster. An exported program must not depend on our
     operators.
     """
     return is_compiling() and not is_exporting() and device_type(tensor) in _ONE_NODE_DEVICES
@@ -69,7 +69,7 @@ def is_one_node(tensor: Tensor) -> bool:
 def is_real(*values: object) -> bool:
     """True if all tensors among the arguments have values that can be compared: none is a tracer or a fake tensor.
 
-    Modes of torch, such as that of ``make_fx``, see torch's operations and our operators, but not a decision in Python.
+    False under a TorchDispatchMode, such as that of ``make_fx``, which records operations but no decisions in Python.
     """
     if is_compiling() or number_of_modes():
         return False
@@ -83,14 +83,14 @@ def is_real(*values: object) -> bool:
 def is_eager(*values: object) -> bool:
     """True if all tensors among the arguments are real and no transform of torch.func is active.
 
-    A transform refuses an autograd.Function without a rule for it even where it does not see the tensors: those that a
-    vmapped function closes over.
+    A transform refuses an autograd.Function that has no rule for it, even on tensors that the transform does not wrap,
+    such as tensors that a vmapped function closes over.
     """
     return is_real(*values) and not transforms_are_active()
 
 
 def is_eager_cpu(*values: object) -> bool:
-    """True if all tensors among the arguments are real and on a CPU, so that no device is waited for."""
+    """True if all tensors among the arguments are real and on a CPU, so that reading a value waits for no device."""
     for value in values:  # a loop takes half as long as `all`
         if type(value) not in _NO_TENSORS and isinstance(value, Tensor) and not (value.is_cpu and is_real(value)):
             return False
@@ -98,29 +98,29 @@ def is_eager_cpu(*values: object) -> bool:
 
 
 def all_hold_numbers(*values: object) -> bool:
-    """True if all tensors among the arguments are ordinary ones and no transform of torch.func is active.
+    """True if `holds_numbers` is true of all tensors among the arguments and no transform of torch.func is active.
 
-    Unlike `is_eager` this is true under a mode, which traces torch's operations. Not to be called in a trace by
+    Unlike `is_eager` it may be true under a mode that traces, such as ``make_fx``. Do not call it in a trace by
     torch.compile, which cannot tell whether a transform is active.
     """
     return not transforms_are_active() and all(holds_numbers(value) for value in values if isinstance(value, Tensor))
 
 
 def is_transformed(tensor: Tensor) -> bool:
-    """True for a tensor that a transform of torch.func has wrapped, or the vmap of torch.autograd.grad."""
+    """True for a tensor that a transform of torch.func, or the vmap of torch.autograd.grad, has wrapped."""
     return is_wrapped_by_transform(tensor) or is_batch_of_cotangents(tensor)
 
 
 def holds_numbers(tensor: Tensor) -> bool:
-    """True for a tensor of torch's own classes that no transform of torch.func wraps.
+    """True for a Tensor or Parameter that no transform of torch.func wraps.
 
-    A mode that traces may show such tensors too, which is why `is_eager` also looks for modes.
+    A mode that traces, such as ``make_fx``, may pass ordinary tensors too; `is_eager` therefore also checks for modes.
     """
     return type(tensor) in REAL_TYPES and not is_transformed(tensor)
 
 
 def carries_gradient(*values: object) -> bool:
-    """False if no derivative with respect to the tensors among the arguments can be wanted."""
+    """Whether a derivative with respect to a tensor among the arguments may be wanted."""
     if not is_eager(*values):
         return True
     tensors = [v for v in values if isinstance(v, Tensor)]
@@ -130,10 +130,10 @@ def carries_gradient(*values: object) -> bool:
 
 
 def refuse_tracing() -> None:
-    """Refuse the tracers of TorchScript, whose graphs would hold decisions about the values of the example.
+    """Refuse TorchScript tracing, whose graphs would contain decisions about the values of the example input.
 
     Raises:
-        NotImplementedError: inside of one.
+        NotImplementedError: inside torch.jit.trace or torch.onnx.export(dynamo=False).
     """
     if not is_compiling() and torchscript_is_tracing():
         raise NotImplementedError(
@@ -143,7 +143,7 @@ def refuse_tracing() -> None:
 
 
 def without_autocast(like: Tensor) -> AbstractContextManager[object]:
-    """A context in which operations on tensors of this device keep their dtypes; autocast knows no meta device."""
+    """A context that switches autocast off on the device of `like`; the meta device has no autocast."""
     if like.is_meta:
         return contextlib.nullcontext()
     kind = device_type(like)
@@ -154,12 +154,12 @@ def without_autocast(like: Tensor) -> AbstractContextManager[object]:
 
 
 def in_dtype(tensor: Tensor, dtype: torch.dtype) -> Tensor:
-    """``tensor.to(dtype)``, but no call for a tensor of that dtype: torch.export would record two nodes for it."""
+    """``tensor.to(dtype)``, skipped where it changes nothing: torch.export would record two nodes for it."""
     return tensor if tensor.dtype == dtype else tensor.to(dtype)
 
 
 def common_dtype(first: torch.dtype, second: torch.dtype) -> torch.dtype:
-    """``torch.promote_types``, but no call for two equal dtypes: torch.export would record a node for it."""
+    """``torch.promote_types``, skipped for equal dtypes: torch.export would record a node for it."""
     return first if first == second else torch.promote_types(first, second)
 
 

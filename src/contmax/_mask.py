@@ -1,4 +1,4 @@
-"""The checks of a mask that every layer makes."""
+"""Checks of masks that all parts of the library share."""
 
 import torch
 from torch import Tensor
@@ -20,8 +20,8 @@ def require_mask(mask: Tensor | None, shape: torch.Size, of: str = "scores") -> 
 
     Args:
         mask: boolean, or None.
-        shape: of the masked tensor.
-        of: a name for its elements, in the plural.
+        shape: shape of the masked tensor.
+        of: name of its elements, in the plural, for the message.
 
     Raises:
         TypeError: if the mask is not boolean.
@@ -42,8 +42,8 @@ def require_mask(mask: Tensor | None, shape: torch.Size, of: str = "scores") -> 
 def has_shape(x: Tensor, *shapes: tuple[int, ...]) -> bool:
     """Whether x has one of these shapes.
 
-    Numbers of axes are compared first. Python compares (B, L) with (L,) by comparing B with L, and torch.export would
-    conclude that B and L always differ.
+    Numbers of axes are compared first: Python's comparison of (B, L) with (L,) would compare B with L, and torch.export
+    would record that B and L always differ.
     """
     return any(
         x.dim() == len(shape) and all(n == size for n, size in zip(x.shape, shape, strict=True)) for shape in shapes

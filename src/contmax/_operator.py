@@ -1,7 +1,7 @@
-"""One decorator for functions that tracers cannot look into: compiled kernels, and loops of hundreds of operations.
+"""A decorator for functions that must not be traced: compiled kernels, and loops of hundreds of operations.
 
-Called with tensors that hold numbers, a decorated function runs as it is. In a trace (torch.compile, fake tensors,
-``make_fx``) and under torch.vmap it is one opaque operator ``torch.ops.contmax.<name>``.
+On eager tensors a decorated function runs unchanged. In a trace (torch.compile, fake tensors, ``make_fx``) and under
+torch.vmap it is one opaque operator ``torch.ops.contmax.<name>``.
 """
 
 import functools
@@ -24,18 +24,18 @@ def operator(
 ) -> Callable[[_Function], _Function]:
     """Make a function of tensors an operator.
 
-    Arguments are tensors, numbers, dtypes, sequences of these, or a NamedTuple of them; one annotated `float | Tensor`
-    is two in the operator's schema: a tensor, and the number that counts where the tensor is None. Results are a
-    tensor, a tuple or NamedTuple of tensors, or a list of them; none is a view of an argument. A result that the caller
-    does not need has shape (0,). The function has no derivative: an autograd.Function around it has.
+    Arguments are tensors, numbers, dtypes, sequences of these, or NamedTuples of these. In the operator's schema an
+    argument annotated `float | Tensor` becomes two: a tensor or None, and the number that replaces None. The result is
+    a tensor, or a tuple, NamedTuple or list of tensors; no result is a view of an argument. A result that the caller
+    does not need has shape (0,). The operator has no derivative: wrap it in an autograd.Function.
 
     Args:
-        name: of the operator.
-        like: from the function's arguments to empty tensors of the shapes and dtypes of its results.
-        shared: the names of tensors without batch axes, such as a basis. torch.vmap calls the operator once for all
-            others, and one by one where it runs over a shared tensor.
-        sums_if: the name of a boolean argument; where it is true, a result is a sum over batch axes (the gradient of a
-            shared tensor), and torch.vmap calls the operator one by one.
+        name: name of the operator.
+        like: a function of the arguments that returns empty tensors with the shapes and dtypes of the results.
+        shared: names of arguments without batch axes, such as the constants of a basis. torch.vmap calls the operator
+            once on batches of the other arguments; where it runs over a shared argument, once for each index.
+        sums_if: name of a boolean argument; where it is true, a result is a sum over batch axes (the gradient of a
+            shared tensor), and torch.vmap calls the operator once for each index.
 
     Returns:
         The decorator. The decorated function takes positional arguments.
@@ -54,7 +54,7 @@ def operator(
         names = [parameter.name for parameter in parameters]
 
         def on_flat(computes: Callable[..., Any]) -> Callable[..., Any]:
-            """With the arguments of the operator, and results in their usual layout in memory."""
+            """`computes` as a function of the operator's arguments, with contiguous results."""
 
             def node(*flat: Any) -> Any:
                 values = iter(flat)
@@ -108,18 +108,18 @@ class _Part:
         ] or own
 
     def flat(self, value: Any) -> list[Any]:
-        """The arguments of the operator, from one of the function."""
+        """The arguments of the operator that one argument of the function becomes."""
         if not self._fields:
             return [value]
         return [x for field, part in zip(self._fields, self._split(value), strict=True) for x in field.flat(part)]
 
     def nested(self, values: Iterator[Any]) -> Any:
-        """The argument of the function, from the next ones of the operator."""
+        """The argument of the function, joined from the next arguments of the operator."""
         return self._join(*[field.nested(values) for field in self._fields]) if self._fields else next(values)
 
 
 def _leaves(flat: Sequence[Any]) -> Iterator[Any]:
-    """The arguments of the operator, with those of sequences one by one."""
+    """The arguments of the operator, with each sequence replaced by its elements."""
     return (leaf for x in flat for leaf in (x if isinstance(x, list | tuple) else (x,)))
 
 
@@ -129,7 +129,7 @@ def _is_group(hint: Any) -> bool:
 
 
 def _vmap_rule(traced: Callable[..., Any], shared: Sequence[int], sums: int | None) -> Callable[..., Any]:
-    """The rule of torch.vmap for an operator with these shared arguments, and the one that says whether it sums."""
+    """The rule of torch.vmap for an operator, given the indices of its `shared` arguments and of `sums_if`."""
 
     def rule(info: Any, places: Sequence[Any], *arguments: Any) -> Any:
         if any(_is_mapped(places[i]) for i in shared) or (sums is not None and arguments[sums]):
@@ -145,19 +145,19 @@ def _vmap_rule(traced: Callable[..., Any], shared: Sequence[int], sums: int | No
         )
         if isinstance(results, Tensor):
             return results, 0
-        # A result of shape (0,) is one that nobody needs.
+        # An unneeded result, of shape (0,), has no axis of vmap.
         return results, type(results)(None if x.shape == (0,) else 0 for x in results)
 
     return rule
 
 
 def _is_mapped(place: Any) -> bool:
-    """Whether vmap runs over a tensor, or over one of a list."""
+    """Whether vmap runs over a tensor, or over any tensor of a list. A place is vmap's axis, or None."""
     return any(map(_is_mapped, place)) if isinstance(place, list | tuple) else place is not None
 
 
 def _batch_first(x: Any, place: Any, size: int) -> Any:
-    """A tensor, or each of a list, with vmap's axis in front; one without that axis is expanded."""
+    """A tensor, or a list of tensors, with vmap's axis in front; tensors without this axis are expanded."""
     if isinstance(x, list | tuple):
         places = place if isinstance(place, list | tuple) else [place] * len(x)
         return [_batch_first(part, where, size) for part, where in zip(x, places, strict=True)]
@@ -167,7 +167,7 @@ def _batch_first(x: Any, place: Any, size: int) -> Any:
 
 
 def _select(arguments: Sequence[Any], places: Sequence[Any], i: int) -> list[Any]:
-    """The arguments of one call at one place of vmap's axis."""
+    """The arguments of the call for index i of vmap's axis."""
     return [
         _select(x, place, i) if isinstance(place, list | tuple) else x if place is None else x.select(place, i)
         for x, place in zip(arguments, places, strict=True)

@@ -1,7 +1,7 @@
-r"""Quotients such as log1p(y)/y that are 0/0 at the point where the deformed calculus meets the ordinary one.
+r"""Quotients such as log1p(y)/y, which are 0/0 where a deformed logarithm or exponential becomes the ordinary one.
 
-A branch that is not selected never sees an argument it could turn into NaN, because a derivative of
-``torch.where`` multiplies the unselected branch by zero instead of dropping it.
+A branch of ``torch.where`` gets a harmless argument wherever it is not selected, because the derivative multiplies
+that branch by zero, and zero times NaN or ∞ would be NaN.
 """
 
 import functools
@@ -13,9 +13,9 @@ from torch import Tensor
 from contmax._eager import carries_gradient, common_dtype, in_dtype, wide_dtype
 from contmax._typing import Float
 
-# artanh(w)/w − 1 = Σ cₙ w²ⁿ, n ≥ 1, for |w| ≤ 1/3: the polynomial through the zeros of a Chebyshev polynomial in w²,
-# which needs two thirds of the terms 1/(2n+1) of the power series. sinh(x)/x = Σ x²ⁿ/(2n+1)!, used for |x| ≤ 1, and its
-# derivative in x². The lengths leave the truncation error of the *second* derivative below one rounding in float64.
+# artanh(w)/w − 1 ≈ Σ cₙ w²ⁿ, n ≥ 1, for |w| ≤ 1/3: a polynomial that interpolates at Chebyshev nodes in w², with two
+# thirds of the terms of the power series, cₙ = 1/(2n+1). sinh(x)/x = Σ x²ⁿ/(2n+1)!, for |x| ≤ 1, and its derivative in
+# x² are power series. All have enough terms for an error of the *second* derivative below one rounding in float64.
 ARTANH_EXCESS = (
     0.3333333333333333,
     0.2,
@@ -88,7 +88,7 @@ def expm1_over(y: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
         value = torch.where(y == 0, 1.0, torch.expm1(y) / y)
         return torch.where(y > exponent_range(y.dtype)[1], math.inf, value).to(dtype)
     near, far, over = split_exp(y)
-    # exp − 1, not expm1: out here nothing cancels in the value, but the derivative of expm1, expm1 + 1, would.
+    # exp − 1, not expm1: for |y| ≥ 2 nothing cancels in the value, but torch's derivative expm1(y) + 1 does for y < 0.
     value = torch.where(near, expm1_over_series(torch.where(near, y, 0.0)), (torch.exp(far) - 1) / far)
     return in_dtype(torch.where(over, math.inf, value), dtype)
 
@@ -99,7 +99,7 @@ def mean_u_exp(y: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
     .. math:: \int_0^1 s\,e^{sy}\,ds = \frac{y e^y - e^y + 1}{y^2}, \qquad \tfrac12 \text{ at } y = 0
 
     Args:
-        y: as for :func:`expm1_over`, which also has what is returned.
+        y: as for :func:`expm1_over`; the result has the shape of ``y``.
 
     Example:
         >>> mean_u_exp(torch.tensor([-1.0, 0.0, 1.0]))
@@ -119,7 +119,7 @@ def mean_u_exp(y: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
 
 
 def near_log1p(y: Tensor) -> Tensor:
-    """Where |y/(2+y)| < 1/3."""
+    """Where log1p_over_series holds: |y/(2+y)| < 1/3."""
     return (y > -0.5) & (y < 1)
 
 
@@ -136,7 +136,7 @@ def expm1_over_series(y: Tensor) -> Tensor:
 
 
 def split_exp(y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Where the series for expm1 holds, the arguments left for the closed form, and where exp(y) overflows."""
+    """Where expm1_over_series holds, y for the closed form (−2 where it is unused), and where exp(y) overflows."""
     near, over = y.abs() < 2, y > exponent_range(y.dtype)[1]
     return near, torch.where(near | over, -2.0, y), over
 
@@ -150,17 +150,17 @@ def _polynomial(x: Tensor, coefficients: tuple[float, ...]) -> Tensor:
 
 
 def exponent_range(dtype: torch.dtype) -> tuple[float, float]:
-    """The arguments for which exp is neither 0 nor ∞."""
+    """Bounds (low, high) of the arguments of exp: the result is 0 below low and finite up to high."""
     info = torch.finfo(dtype)
     return math.log(info.smallest_normal) + math.log(info.eps) - 1, math.log(info.max) * (1 - 4 * info.eps)
 
 
 def promote(index: float | int | Tensor, *tensors: Tensor | None) -> tuple[tuple[Tensor, ...], torch.dtype]:
-    """The tensors in the dtype to compute in (at least float32), and the dtype of the result."""
+    """Tensors other than None in at least float32, and the dtype of the result, promoted from `index` and tensors."""
     given = tuple(tensor for tensor in tensors if tensor is not None)
     if not given[0].is_floating_point():
         raise TypeError(f"expected a floating-point tensor; got {given[0].dtype}. Pass tensor.float().")
-    # torch.result_type by hand, because tracing does not see through it: a scalar does not widen an array.
+    # The rule of torch.result_type, which tracers cannot follow: 0-dimensional tensors do not widen the others.
     others = (*given, index) if isinstance(index, Tensor) else given
     floating = [tensor for tensor in others if tensor.is_floating_point()]
     shaped = [tensor for tensor in floating if tensor.ndim > 0] or floating

@@ -1,7 +1,7 @@
 """Shape annotations: jaxtyping's where it was imported before contmax, plain tensors elsewhere.
 
 Annotations such as ``Float[Tensor, "*batch L"]`` document shapes. The tests check them at run time. Users need not
-install jaxtyping, and where it is installed contmax does not spend time on making its annotations.
+install jaxtyping; where it is installed but not imported, contmax spends no time on its annotations.
 """
 
 import sys
@@ -17,7 +17,7 @@ elif sys.modules.get("jaxtyping") is not None:
 else:
 
     class _AnyShape:
-        """Stands in for a jaxtyping dtype: ``Float[Tensor, "…"]`` is then just ``Tensor``."""
+        """Replaces a dtype of jaxtyping: ``Float[Tensor, "…"]`` becomes ``Tensor``."""
 
         def __class_getitem__(cls, item: tuple[Any, str]) -> Any:
             return item[0]

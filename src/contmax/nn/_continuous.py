@@ -1,4 +1,4 @@
-"""Attention over a continuous domain, alone and beside a discrete one."""
+"""Attention over a continuous domain, alone or added to a discrete attention."""
 
 from typing import Any
 
@@ -256,7 +256,7 @@ class CombinedAttention(ShownModule):
         return first + second, (weights, density if need_density else None)
 
     def _place(self, looked_at: Tensor, query: Tensor | None, where: dict[str, Any]) -> Place:
-        """The density of the continuous attention, the weights and context of the discrete one."""
+        """The density of the continuous attention, and weights and context of the discrete attention."""
         attend = self.continuous
         if self.discrete is None:
             head: Any = attend.head

@@ -111,7 +111,7 @@ class DiscreteAttention(AlphaModule):
 
 
 def _check(values: Tensor, per_query: Tensor | None, scores: Tensor | None, mask: Tensor | None) -> None:
-    """Refuse scores and masks that do not fit the values; `per_query` has an axis of queries if it has three axes."""
+    """Refuse scores and masks that do not fit the values. Q comes from a `per_query`, queries or scores, of 3 axes."""
     require_boolean(mask)
     batch, length = values.shape[:2]
     if scores is not None and (scores.dim() not in (2, 3) or scores.shape[0] != batch or scores.shape[-1] != length):
@@ -127,7 +127,7 @@ def _check(values: Tensor, per_query: Tensor | None, scores: Tensor | None, mask
 
 
 def _with_zeros(values: Tensor, scores: Tensor | None, mask: Tensor | None) -> Tensor:
-    """Values with 0 at positions that are masked for all queries, where they may be NaN."""
+    """Values with 0 at positions where mask or −∞ scores exclude all queries: such values may be NaN."""
     allowed = mask
     if scores is not None:
         finite = scores.detach() != -torch.inf

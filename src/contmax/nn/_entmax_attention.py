@@ -1,4 +1,4 @@
-"""Multi-head attention by α-entmax: what torch.nn.MultiheadAttention is for softmax."""
+"""Multi-head attention with α-entmax, as torch.nn.MultiheadAttention with softmax."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -133,7 +133,7 @@ class EntmaxAttention(AlphaModule):
         mask = _mask_of_heads(mask, (*query.shape[:2], compared.shape[1]))
         seen = self._seen_keys(query, compared.shape[1], mask, lengths)
         if seen is not None:
-            # Masked keys are zeroed before the projections: after them, NaN would give gradients of 0 · NaN.
+            # Zero masked keys before the projections: NaN in a key would give projection weights gradients of 0 · NaN.
             compared = torch.where(seen, compared, 0)
             averaged = compared if value is None else torch.where(seen, value, 0)
         heads = split_heads(self.query_projection(query), self.num_heads)
@@ -156,7 +156,7 @@ class EntmaxAttention(AlphaModule):
         return output if weights is None else (output, weights)
 
     def _seen_keys(self, query: Tensor, keys: int, mask: Tensor | None, lengths: Tensor | None) -> Tensor | None:
-        """Keys that any query may attend, (B or 1, L, 1); None if all."""
+        """Whether any query may attend each key, (B or 1, L, 1); None if all keys may be attended."""
         if mask is not None and mask.dim() == 4:
             if self.is_causal and mask.shape[-2] > 1:
                 mask = mask & mask.new_ones(query.shape[1], keys).tril(keys - query.shape[1])
@@ -168,7 +168,7 @@ class EntmaxAttention(AlphaModule):
         return None if mask is None else mask.unsqueeze(-1)
 
     def _penalty(self, queries: int, keys: int) -> Tensor | None:
-        """−m_h |i − j| for each distance, (H, 1, Q + L − 1); the last query stands at the last key."""
+        """−m_h |i − j| for each difference i − j, (H, 1, Q + L − 1); the last query is aligned with the last key."""
         if self.slopes is None:
             return None
         steps = torch.arange(keys - 1, -max(queries, 1), -1, device=self.slopes.device)
@@ -179,13 +179,13 @@ class EntmaxAttention(AlphaModule):
         assert self.length_scale is not None
         delta, beta, gamma = (x[:, None, None] for x in self.length_scale.unbind(-1))
         log_n = torch.log(self._met_keys(queries, keys, mask, lengths).clamp(min=1).to(delta.dtype))
-        # 0^γ has slope 0 in γ here; torch's derivative is NaN.
+        # Where ln n = 0 the power is 0 with derivative 0 in γ; torch's derivative of 0^γ would be NaN.
         is_positive = log_n > 0
         power = torch.where(is_positive, torch.where(is_positive, log_n, 1) ** gamma, 0)
         return delta + beta * power
 
     def _met_keys(self, queries: int, keys: int, mask: Tensor | None, lengths: Tensor | None) -> Tensor:
-        """Numbers of keys that the queries may attend, broadcastable to (B, H, Q, 1)."""
+        """The number of keys that each query may attend, broadcastable to (B, H, Q, 1)."""
         device = self.query_projection.weight.device
         own = torch.arange(keys - queries, keys, device=device).unsqueeze(-1) + 1
         exists = own.new_full((1,), keys) if lengths is None else lengths[:, None, None, None]
@@ -206,7 +206,7 @@ def _slopes(num_heads: int) -> Tensor:
 
 
 def _mask_of_heads(mask: Tensor | None, sizes: tuple[int, int, int]) -> Tensor | None:
-    """A mask that broadcasts to (B, H, Q, L)."""
+    """The mask, reshaped to broadcast to (B, H, Q, L); `sizes` are (B, Q, L)."""
     if mask is None:
         return None
     require_boolean(mask)

@@ -1,4 +1,4 @@
-"""A head that knows where: gates on the positions, and the density that covers the open ones."""
+"""A head with a gate for each position; its density covers the positions of open gates."""
 
 from collections.abc import Callable
 from functools import partial
@@ -24,9 +24,9 @@ from contmax.nn._place import (
 )
 from contmax.signal._observations import check_mask
 
-# Logit of the gates before they have learned anything: nearly shut they compete, as weights of a softmax do.
+# Offset of the logits: gates begin nearly shut, and so compete for the mass, as weights of a softmax do.
 _SHUT = -2.0
-# A program of the gate kernel holds a row of logits.
+# The longest row of logits that a program of the gate kernel can hold.
 _LONGEST_ROW = 16384
 
 
@@ -140,7 +140,7 @@ class GateHead(PlacingHead):
         return Place(density_of_moments(first + mean, covariance, alpha, self.dim), weights, None)
 
     def _logits(self, values: Tensor, query: Tensor | None) -> Tensor:
-        """Logits of the gates without their start, (B, L) or (B, Q, L), in at least float32."""
+        """Logits of the gates before `_SHUT` is added, (B, L) or (B, Q, L), in at least float32."""
         queries = None if query is None or self.query is None else self.query(query)
         return wide_linear(self.energy, torch.tanh(with_queries(self.key(values), queries))).squeeze(-1)
 
@@ -151,14 +151,14 @@ class GateHead(PlacingHead):
 
 
 def gate_weights(logits: Tensor, may: Tensor | None, noise: Tensor | None, drop: Tensor) -> Tensor:
-    """p = g/Σg of gates g = sigmoid(logits), from ln g: exact where all gates are all but shut.
+    """p = g/Σg of gates g = sigmoid(logits), computed from ln g: accurate even if all gates are nearly shut.
 
     Args:
         logits: (B, L) or (B, Q, L).
-        may: what may be attended, broadcastable to the logits; or None.
-        noise: uniform in [0, 1), of the shape of the logits; where it is below `drop` a gate is shut, unless none that
-            may be attended would be left. None to shut none.
-        drop: share of the gates, ().
+        may: boolean, True = may be attended, broadcastable to the logits; or None.
+        noise: uniform in [0, 1), of the shape of the logits; gates with noise below `drop` are shut, unless this would
+            shut all gates of a row that may be attended. None shuts no gate.
+        drop: share of the gates that are shut, ().
     """
     if noise is not None:
         may = torch.ones_like(logits, dtype=torch.bool) if may is None else may
@@ -167,12 +167,12 @@ def gate_weights(logits: Tensor, may: Tensor | None, noise: Tensor | None, drop:
     logs = logsigmoid(logits)
     if may is None:
         return torch.softmax(logs, -1)
-    # Where nothing may be attended the weights are zeros, and so are gradients.
+    # A fully masked row has weights and gradients of zero.
     return torch.softmax(logs.masked_fill(~may, torch.finfo(logs.dtype).min), -1).masked_fill(~may, 0)
 
 
 def line_moments(weights: Tensor, cells: Cells, least: float) -> tuple[Tensor, Tensor]:
-    """Mean, and variance a²/5 of the truncated parabola of half-width a, where a² has the square `least` added."""
+    """Mean μ, and variance (a² + `least`)/5 of a truncated parabola: a = 2 E_p|t − μ|, t uniform in the cells."""
     p = weights.unsqueeze(-1)
     mean = (p * cells.centers).sum(-2)
     offsets, sides = cells.centers - mean.unsqueeze(-2), cells.sides.unsqueeze(-2)
@@ -181,7 +181,7 @@ def line_moments(weights: Tensor, cells: Cells, least: float) -> tuple[Tensor, T
 
 
 def _space_moments(weights: Tensor, cells: Cells, least: float) -> tuple[Tensor, Tensor]:
-    """Mean, and covariance T/(N + 4) of the truncated paraboloid of support T, which has the square `least` added."""
+    """Mean, and covariance (T + `least`·I)/(N + 4) of a truncated paraboloid: T = (N + 2) Cov_p[t], t in the cells."""
     p, dim = weights.unsqueeze(-1), cells.sides.shape[-1]
     mean = (p * cells.centers).sum(-2)
     offsets = cells.centers - mean.unsqueeze(-2)
@@ -192,7 +192,7 @@ def _space_moments(weights: Tensor, cells: Cells, least: float) -> tuple[Tensor,
 
 
 def _excess(offsets: Tensor, sides: Tensor) -> Tensor:
-    """E|x + u| − E|u| with u uniform in a cell: |x| − side/4 outside the cell, x²/side in it; smooth at 0."""
+    """E|x + u| − E|u| for x = offsets, u uniform in a cell around 0: |x| − side/4 beyond the cell, x²/side inside."""
     half = sides / 2
     near = offsets.clamp(-half, half)
     return near.square() / sides + torch.relu(offsets.abs() - half)
@@ -205,14 +205,14 @@ def default_gate_moments(
 
     Args:
         logits: (B, L) or (B, Q, L), at least float32.
-        mask: what may be attended, (L,) or (B, L); or None.
+        mask: boolean, True = may be attended, (L,) or (B, L); or None.
         noise: as for `gate_weights`.
         drop: as for `gate_weights`.
         shift: added to the logits.
         least: added to the squared half-width.
     """
     takes = logits.dtype == torch.float32 and 0 < logits.shape[-1] <= _LONGEST_ROW and logits.numel() > 0
-    # Tracers fuse torch's own operations.
+    # In a trace, compilers fuse torch's operations.
     if not takes or not is_eager(logits) or backend_of(logits) is not Backend.TRITON:
         return _reference(logits, mask, noise, drop, shift, least)
     may = None if mask is None else mask.expand(logits.shape[0], logits.shape[-1]).contiguous()
@@ -229,15 +229,14 @@ def _reference(
 
 
 def _of_rows(mask: Tensor | None, logits: Tensor) -> Tensor | None:
-    """A mask (L,) or (B, L) that broadcasts to logits (B, L) or (B, Q, L)."""
+    """A mask (L,) or (B, L), reshaped to broadcast to logits (B, L) or (B, Q, L)."""
     return mask if mask is None or mask.dim() == 1 or logits.dim() == 2 else mask.unsqueeze(1)
 
 
 class GateMoments(torch.autograd.Function):
-    """`default_gate_moments` by a kernel of one launch in each direction; higher derivatives by the reference."""
+    """`default_gate_moments` by one kernel launch forward and one backward; higher derivatives by `_reference`."""
 
-    # Torch looks at the signature of a forward with a `setup_context` in every call: longer than the kernel takes.
-    # Transforms of torch.func refuse a forward without one; under them nothing is eager, and this is not called.
+    # Only transforms of torch.func need a `setup_context`, and this Function is called on eager tensors only.
     @staticmethod
     def forward(
         ctx: Any,

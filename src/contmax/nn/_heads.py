@@ -1,4 +1,4 @@
-"""Heads from a summary of the values, and from the weights of a discrete attention."""
+"""Heads that make a density from a summary of the values, or from the weights of a discrete attention."""
 
 import math
 from typing import Any
@@ -27,14 +27,14 @@ from contmax.nn._place import (
 )
 from contmax.signal._observations import check_mask
 
-# The least shape parameter σ² of a head, so that a saturated softplus still is a density; and the least half-width.
+# Added to σ² and to half-widths, which softplus may round to 0; share of the diagonal added to a thin ellipsoid.
 _LEAST = 1e-12
 _LEAST_HALF_WIDTH = 1e-4
 _LEAST_SHARE = 1e-5
-# Half-width with which a head with position channels begins: less than half of the unit interval.
+# Initial half-width of a head with position channels, as a share of the domain.
 _HALF_WIDTH = 0.2
 _CONVOLUTIONS: dict[int, type[torch.nn.Module]] = {1: torch.nn.Conv1d, 2: torch.nn.Conv2d, 3: torch.nn.Conv3d}
-# A window with less of the attention than this counts as empty; its density may be anything.
+# A window with less attention mass than this counts as empty; its density is arbitrary.
 _EMPTY = 1e-12
 
 
@@ -137,7 +137,7 @@ class PooledHead(ShownModule):
         return make(loc if box is None else box.points(loc), spread, alpha, box)
 
     def _with_half_width(self, loc: Tensor, spread: Tensor, alpha: float | Tensor, box: Box | None) -> Distribution:
-        """The density of the support that the numbers mean for α = 2, and for any other α of its moments."""
+        """The density for α with the moments of the truncated paraboloid (α = 2) whose support `spread` encodes."""
         half_width = softplus(spread[..., : self.dim]) + _LEAST_HALF_WIDTH
         half_width = half_width if box is None else box.lengths(half_width)
         if self.dim == 1:
@@ -145,17 +145,17 @@ class PooledHead(ShownModule):
         tril = _lower_triangular(half_width, spread[..., self.dim :])
         with without_autocast(tril):
             support = tril @ tril.mT
-        # The margin keeps a very thin ellipsoid positive definite in spite of rounding.
+        # The added share keeps a very thin ellipsoid positive definite in spite of rounding.
         support = support + _LEAST_SHARE * torch.diag_embed(support.diagonal(dim1=-2, dim2=-1))
         return density_of_moments(loc, support / (self.dim + 4), alpha, self.dim)
 
     def _with_scale(self, loc: Tensor, spread: Tensor, alpha: float | Tensor, box: Box | None) -> Distribution:
-        """The density of the shape parameter that the numbers mean, as the paper has it."""
+        """The density whose shape parameter σ or Σ `spread` encodes, as in the paper."""
         squared = softplus(spread[..., : self.dim]) + _LEAST
         if self.dim == 1:
             scale = squared.squeeze(-1).sqrt()
             if box is not None:
-                # A β-Gaussian that is s times as wide has σ s^((α+1)/2): the support goes with σ^(2/(α+1)).
+                # The support scales as σ^(2/(α+1)), so a support s times as wide has σ times s^((α+1)/2).
                 stretch = box.lengths(torch.ones_like(loc)).squeeze(-1)
                 scale = scale * stretch ** ((alpha + 1) / 2)
             return density_of_scale(loc.squeeze(-1), scale, alpha, 1)
@@ -170,7 +170,7 @@ class PooledHead(ShownModule):
             )
 
     def _summary(self, values: Tensor, centers: Tensor, grid: tuple[int, ...] | None, mask: Tensor | None) -> Tensor:
-        """v, (B, hidden_dim): over the positions that may be attended; zeros where there are none."""
+        """v, (B, hidden_dim): maxima of the features over unmasked positions; zeros if all positions are masked."""
         may = None if mask is None else mask.expand(values.shape[:-1])
         if self.position_channels:
             values = torch.cat([values, in_dtype(centers, values.dtype)], -1)
@@ -193,13 +193,13 @@ class PooledHead(ShownModule):
 
 
 class _Spread(torch.nn.Linear):
-    """From a summary to N widths and the N(N−1)/2 entries below the diagonal.
+    """An affine map from a summary to N widths (before softplus) and N(N−1)/2 entries below the diagonal of L.
 
-    With a `start` the widths begin there, and the entries at 0, whatever the summary; else as in any affine map.
+    With a `start`, softplus of the widths is initially `start`, and the entries are 0, for every summary.
     """
 
     def __init__(self, summary: int, dim: int, start: float | None) -> None:
-        self.dim, self.start = dim, start  # torch fills the parameters within __init__
+        self.dim, self.start = dim, start  # Linear.__init__ calls reset_parameters
         super().__init__(summary, dim + dim * (dim - 1) // 2)
 
     def reset_parameters(self) -> None:
@@ -271,7 +271,7 @@ class MomentHead(PlacingHead):
     def _attend(self, values: Tensor, alpha: float | Tensor, query: Tensor | None, **where: Any) -> Place:
         context, weights = self.discrete(values, query, mask=where["mask"])
         mean, covariance = moments_of_weights(weights, self.dim, **where)
-        # The variance of the truncated paraboloid with this semi-axis.
+        # The variance of the truncated paraboloid with semi-axis `least_half_width`.
         least = self.least_half_width**2 / (self.dim + 4)
         eye = torch.eye(self.dim, dtype=mean.dtype, device=mean.device) if self.dim > 1 else 1.0
         covariance = self.width_factor**2 * covariance + least * eye
@@ -334,7 +334,7 @@ class WindowHead(PlacingHead):
         mean, covariance = mean.unflatten(1, shares.shape[1:]), covariance.unflatten(1, shares.shape[1:])
         # A sequence with nothing to attend gets a uniform mixture instead of NaN.
         shares = torch.where(shares.sum(-1, keepdim=True) > 0, shares, 1.0)
-        # An α for each density gets an axis for the components.
+        # An α for each density needs a further axis for the components of the mixture.
         alpha = alpha.unsqueeze(-1) if isinstance(alpha, Tensor) and alpha.dim() else alpha
         parts = density_of_moments(mean, covariance, alpha, self.dim)
         return Place(Mixture(Categorical(shares, validate_args=False), parts), weights, context)

@@ -1,4 +1,4 @@
-"""What modules share: α, given or learned inside (1, 2), how they are shown, and checks of their arguments."""
+"""Shared parts of modules: α, given or learned inside (1, 2), the text of `repr`, and checks of arguments."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -12,12 +12,12 @@ from contmax.basis import Basis
 from contmax.signal._observations import as_grid
 
 _P = ParamSpec("_P")
-# A learned α stays this far from the ends of (1, 2), so that neither rounding nor a long training reaches them.
+# The least distance of a learned α from the ends of (1, 2), so that neither rounding nor long training reaches an end.
 _MARGIN = 1e-4
 
 
 class ShownModule(torch.nn.Module):
-    """A module whose `repr` shows the attributes in `_shown`, and a grid that it was made with."""
+    """A module whose `repr` shows the attributes in `_shown`, and its `grid` if it was made with a grid."""
 
     _shown: tuple[str, ...] = ()
     grid: tuple[int, ...] | None = None
@@ -55,7 +55,7 @@ class AlphaModule(ShownModule):
                 f"{num_heads}."
             )
         self.register_parameter("alpha_logit", None)
-        # `to_empty` loses the values of a parameter or a buffer. α on the meta device has none.
+        # `reset_parameters` restores α from `start` after `to_empty`; a tensor on the meta device has no value.
         meta = isinstance(alpha, Tensor) and alpha.is_meta
         start = None if meta else torch.as_tensor(alpha, dtype=torch.float64, device="cpu").detach().clone()
         if learnable:
@@ -77,7 +77,7 @@ class AlphaModule(ShownModule):
         """The current α."""
         if self.alpha_logit is None:
             return self.given_alpha
-        # In half precision 1.0001 is 1.
+        # Half precision would round 1.0001 to 1.
         wide = self.alpha_logit.to(wide_dtype(self.alpha_logit.dtype))
         return 1 + _MARGIN + (1 - 2 * _MARGIN) * torch.sigmoid(wide)
 
@@ -106,7 +106,7 @@ class AlphaModule(ShownModule):
             stored.copy_(self._start)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
-        # State dicts of earlier versions have a given α under these names.
+        # Earlier versions stored a given α under these names.
         for old in ("alpha", "fixed_alpha"):
             if prefix + old in state_dict:
                 state_dict[prefix + "given_alpha"] = state_dict.pop(prefix + old)
@@ -133,10 +133,10 @@ def _on_default_device(numbers: Tensor) -> Tensor:
 
 
 def basis_is_argument(at: int) -> Callable[[Callable[_P, None]], Callable[_P, None]]:
-    """A decorator of constructors that refuses arguments in another order, with the right one in the message.
+    """A decorator of constructors that refuses arguments in a wrong order and shows the right order in the message.
 
     Args:
-        at: the place of the basis among positional arguments, the last that may be one.
+        at: index of the basis among the positional arguments; the basis is the last positional argument.
     """
 
     def decorate(init: Callable[_P, None]) -> Callable[_P, None]:
@@ -159,7 +159,7 @@ def basis_is_argument(at: int) -> Callable[[Callable[_P, None]], Callable[_P, No
 
 
 def check_query(query: Tensor | None, query_dim: int | None, values: Tensor) -> None:
-    """Raise ValueError for a missing or unexpected query, or one of other channels."""
+    """Raise ValueError for a missing or unexpected query, or a query of wrong shape."""
     if query is None and query_dim is None:
         return
     if query is None or query_dim is None:
@@ -173,7 +173,7 @@ def check_query(query: Tensor | None, query_dim: int | None, values: Tensor) -> 
 
 
 def check_keys(keys: Tensor | None, values: Tensor) -> None:
-    """Raise ValueError for keys at other positions than those of the values; their channels may differ."""
+    """Raise ValueError unless the keys have the batch and length of the values; channels may differ."""
     if keys is not None and (keys.dim() != 3 or keys.shape[:2] != values.shape[:2]):
         raise ValueError(
             f"keys must have shape (B, L, channels) with the B and L of the values, {tuple(values.shape[:2])}; got "
@@ -182,7 +182,7 @@ def check_keys(keys: Tensor | None, values: Tensor) -> None:
 
 
 def checked_grid(grid: tuple[int, ...] | None, dim: int) -> tuple[int, ...] | None:
-    """The grid, with one size for each axis of the domain; raises ValueError or TypeError for any other."""
+    """The grid as a tuple, or None; raises ValueError or TypeError unless it has a size for each axis of the domain."""
     grid = as_grid(grid)
     if grid is not None and len(grid) != dim:
         raise ValueError(f"grid must have {dim} sizes, one for each axis of the basis; got {grid}.")
@@ -190,8 +190,8 @@ def checked_grid(grid: tuple[int, ...] | None, dim: int) -> tuple[int, ...] | No
 
 
 def check_values(values: Tensor, channels: int, name: str) -> None:
-    """Raise ValueError for values of another shape than (B, L, channels)."""
-    # torch.jit.trace gives sizes as tensors, which equal no number of channels.
+    """Raise ValueError unless the values have shape (B, L, channels)."""
+    # In torch.jit.trace sizes are tensors, and the check would fail with a misleading message.
     refuse_tracing()
     if values.dim() != 3 or values.shape[-1] != channels:
         raise ValueError(
@@ -212,7 +212,7 @@ def split_heads(x: Tensor, num_heads: int) -> Tensor:
 
 
 def wide_linear(linear: torch.nn.Linear, x: Tensor) -> Tensor:
-    """An affine map in at least float32, under autocast too: three digits are too few to say where to look."""
+    """An affine map in at least float32, even under autocast: half precision is too coarse for positions."""
     dtype = wide_dtype(x.dtype)
     bias = None if linear.bias is None else in_dtype(linear.bias, dtype)
     with without_autocast(x):

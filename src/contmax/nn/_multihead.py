@@ -1,4 +1,4 @@
-"""Many queries, many heads, over one continuous signal."""
+"""Multi-head attention of many queries to one continuous signal."""
 
 import math
 import warnings
@@ -27,15 +27,15 @@ from contmax.nn._module import (
 from contmax.nn._place import density_of_moments
 from contmax.signal import fit_signal, observation_positions
 
-# Preferences are no narrower than this share of an axis, however many there are: content must be able to win.
+# The least initial width of a `PreferredPlaces` term, as a share of an axis: the content must be able to outweigh it.
 _NARROWEST = 1 / 4
 
 
 class Anchors(ShownModule):
-    """Where a continuous attention reads the signal to compare it with queries: cells of a regular grid over a box.
+    """The A points at which the signal is compared with queries: centres of cells of a regular grid over a box.
 
-    The box is the one that the basis covered when the module was made. It is in the state dict and does not move while
-    a basis is learned.
+    The box in N dimensions is the one that the basis covered when the module was made. It is stored in the state dict
+    and does not move while a basis is learned.
     """
 
     low: Tensor
@@ -54,10 +54,10 @@ class Anchors(ShownModule):
         self.span(basis)
 
     def span(self, basis: Basis) -> None:
-        """Take the box that the functions of a basis cover now."""
+        """Set the box to the one that the functions of a basis cover now."""
         low, high = (corner.detach().reshape(-1) for corner in basis.bounds)
         size = high - low
-        # Functions that share a coordinate span no box along that axis: the volume of the basis gives its side.
+        # If all functions share a coordinate, the side along that axis is 0: derive it from the volume of the basis.
         flat = size <= 0
         rest = torch.as_tensor(basis.volume, device=size.device).detach() / torch.where(flat, 1, size).prod()
         side = (rest ** (1 / flat.sum().clamp(min=1))).to(size.dtype)
@@ -66,12 +66,12 @@ class Anchors(ShownModule):
             self.size.copy_(torch.where(flat, side, size))
 
     def points(self, like: Tensor) -> Tensor:
-        """The anchors themselves, (A,) or (A, N)."""
+        """Positions of the anchors in the domain, (A,) or (A, N)."""
         low, size = self._box(like)
         return low + size * in_dtype(self.cells(like), size.dtype)
 
     def moments(self, weights: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and (co)variance of weights (…, A) over the anchors, the spread of their cells included."""
+        """Mean and (co)variance of positions under weights (…, A), each spread evenly over the cell of its anchor."""
         low, size = self._box(weights)
         mean, covariance = (
             in_dtype(part, size.dtype) for part in moments(weights, self.cells(weights), grid=self.cell_grid)
@@ -79,31 +79,31 @@ class Anchors(ShownModule):
         return low + size * mean, covariance * (size.square() if self.cell_grid is None else size.unsqueeze(-1) * size)
 
     def cells(self, like: Tensor) -> Tensor:
-        """Centres of the cells in the unit cube."""
+        """Anchors in coordinates in which the box is the unit cube, (A,) or (A, N)."""
         return observation_positions(self.per_axis, None, self.cell_grid, None, like)
 
     def _box(self, like: Tensor) -> tuple[Tensor, Tensor]:
-        """Corner and sides, () on the line, (N,) in N > 1 dimensions."""
-        # float32 would round the corner of a box that is far from 0 for its size.
+        """Corner and sides of the box, () on the line, (N,) in N > 1 dimensions."""
+        # A float64 corner stays float64: float32 would round the corner of a small box far from 0.
         dtype = common_dtype(self.low.dtype, like.dtype)
         low, size = in_dtype(self.low, dtype), in_dtype(self.size, dtype)
         return (low[0], size[0]) if self.cell_grid is None else (low, size)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, metadata: Any, *arguments: Any) -> None:
         if (metadata.get("version") or 1) < 2:
-            # State dicts of earlier versions hold no anchors: those of the basis remain.
+            # State dicts of earlier versions hold no anchors: keep the box made from the basis.
             state_dict.setdefault(prefix + "low", self.low)
             state_dict.setdefault(prefix + "size", self.size)
         super()._load_from_state_dict(state_dict, prefix, metadata, *arguments)
 
 
 class PreferredPlaces(ShownModule):
-    r"""A term of the scores that begins by sending every head and component to another part of the unit cube.
+    r"""A term of the scores at points u: each head h and component m at first prefers another part of the unit cube.
 
     .. math:: -\tfrac12\,\kappa_{hm}\,\|u - c_{hm}\|^2
 
-    Without it all of them begin with one density, that of the whole domain. c and κ are learned; a state dict of an
-    earlier version has neither, and gives κ = 0.
+    Without the term every head and component begins with a density over the whole domain. c and κ are learned; state
+    dicts of earlier versions lack both and give κ = 0.
 
     Args:
         num_heads: H.
@@ -121,13 +121,13 @@ class PreferredPlaces(ShownModule):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Spread the places evenly over the cube, those of one head at a distance from each other."""
+        """Spread the centres c evenly over the cube, with centres of one head far from each other."""
         count = self.num_heads * self.num_components
         places = _spread_over_cube(count, self.dim).reshape(self.num_components, self.num_heads, self.dim)
         sharpness = min(count ** (1 / self.dim), 1 / _NARROWEST)
         with torch.no_grad():
             self.centers.copy_(places.transpose(0, 1))
-            # A single place has sharpness 1, and thus no preference.
+            # A single centre has sharpness 1, so that κ = 0.
             self.closeness.fill_(sharpness**2 - 1)
 
     def forward(self, points: Tensor) -> Tensor:
@@ -223,7 +223,7 @@ class MultiheadContinuousAttention(AlphaModule):
         self.grid = checked_grid(grid, basis.event_dim)
         self.query_projection = torch.nn.Linear(embed_dim, num_components * self.kdim, bias=bias)
         self.key_projection = torch.nn.Linear(self.vdim, self.kdim, bias=bias)
-        # A bias of the values would only add to the one of the output.
+        # A bias of the values would only add a constant to the bias of the output.
         self.value_projection = torch.nn.Linear(self.vdim, embed_dim, bias=False)
         self.output_projection = torch.nn.Linear(embed_dim, embed_dim, bias=bias)
         self.component_logits = torch.nn.Linear(embed_dim, num_heads * num_components) if num_components > 1 else None
@@ -274,7 +274,7 @@ class MultiheadContinuousAttention(AlphaModule):
         return output, density if need_density else None
 
     def _output(self, r: Tensor, contents: Tensor, dtype: torch.dtype) -> Tensor:
-        """E_p[V] of all heads, projected; coefficients cancel, so they are mixed in full precision."""
+        """E_p[V] of all heads from r = E_p[ψ], projected. Large terms cancel: the product is in at least float32."""
         with without_autocast(r):
             mixed = in_dtype(in_dtype(r, contents.dtype) @ contents, dtype)
         output: Tensor = self.output_projection(self.dropout(mixed.transpose(1, 2).flatten(2)))
@@ -300,7 +300,7 @@ class MultiheadContinuousAttention(AlphaModule):
 
 
 def _renamed(values: Tensor | None, value: Tensor | None) -> Tensor:
-    """The values, by their present or by their former name."""
+    """The values, passed as `values` or by the former name `value`."""
     if value is not None and values is None:
         warnings.warn("value= is now called values=, as in the other modules.", DeprecationWarning, stacklevel=3)
         return value
@@ -310,7 +310,7 @@ def _renamed(values: Tensor | None, value: Tensor | None) -> Tensor:
 
 
 def _spread_over_cube(count: int, dim: int) -> Tensor:
-    """Points (count, N), even over the unit cube: midpoints on the line, a sequence of low discrepancy beyond."""
+    """Points (count, N) spread evenly over the unit cube: midpoints for N = 1, else a low-discrepancy sequence."""
     index = torch.arange(count, dtype=torch.float64, device="cpu")
     if dim == 1:
         return ((index + 0.5) / count).unsqueeze(-1)

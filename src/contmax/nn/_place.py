@@ -1,4 +1,4 @@
-"""Where to look: the result of a head, observations as cells of the domain, and densities made from both."""
+"""Results of heads; observations, L in each of B sequences, as cells in N dimensions; densities made from cells."""
 
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -31,9 +31,9 @@ class Place(NamedTuple):
 
 
 class PlacingHead(ShownModule):
-    """A head with discrete weights behind its density.
+    """A head whose density comes from discrete weights.
 
-    A subclass defines ``_attend``, whose place may lack the context: it is computed where it is wanted.
+    A subclass defines ``_attend``. The Place that it returns may lack the context, which `attend` then computes.
     """
 
     def attend(
@@ -74,8 +74,8 @@ class Cells(NamedTuple):
     """Observations as cells of the domain.
 
     Args:
-        centers: t_ℓ, (B, L, N); 0 where nothing may be attended.
-        sides: of one cell along each axis, (B, N), positive.
+        centers: t_ℓ, (B, L, N); 0 where masked.
+        sides: sides of a cell along each axis, (B, N), positive.
     """
 
     centers: Tensor
@@ -84,13 +84,13 @@ class Cells(NamedTuple):
     def from_first(self, mask: Tensor | None) -> tuple["Cells", Tensor]:
         """The cells relative to the lowest centre along each axis, and this centre, (B, N).
 
-        Weights sum to one only up to rounding, which a mean of positions far from 0 would multiply by their size.
+        Weights sum to one only up to rounding; in a mean of positions far from 0 this error would be amplified.
         """
         first = self.box(mask).first.detach()
         return Cells(self.centers - first.unsqueeze(-2), self.sides), first
 
     def box(self, mask: Tensor | None) -> "Box":
-        """The box that the cells of the observations cover; at default positions it is the unit cube."""
+        """The box that the cells cover; at default positions it is the unit cube."""
         first, last = _ends(self.centers, mask)
         if mask is not None:
             first, last = (torch.where(mask.any(-1).unsqueeze(-1), end, 0) for end in (first, last))
@@ -98,12 +98,12 @@ class Cells(NamedTuple):
 
 
 class Box(NamedTuple):
-    """The box of observations, as coordinates in which it is the unit cube.
+    """The box that observations cover, and maps between the box and the unit cube.
 
     Args:
         first: the lowest centre of a cell along each axis, (B, N).
         size: sides of the box, (B, N).
-        margin: from the border of the box to the first centre, (B, N).
+        margin: distance from the border of the box to `first`, (B, N).
     """
 
     first: Tensor
@@ -111,27 +111,27 @@ class Box(NamedTuple):
     margin: Tensor
 
     def shares(self, points: Tensor) -> Tensor:
-        """Points (B, …, N) of the domain in the unit cube; differences come first, as the box may be far from 0."""
+        """Points (B, …, N) of the domain, mapped to the unit cube; `first` is subtracted first, to limit rounding."""
         first, size, margin = (_aligned(part, points) for part in self)
         return (points - first + margin) / size
 
     def points(self, shares: Tensor) -> Tensor:
-        """Points (B, …, N) of the unit cube in the domain."""
+        """Points (B, …, N) of the unit cube, mapped to the domain."""
         first, size, margin = (_aligned(part, shares) for part in self)
         return first + (size * shares - margin)
 
     def lengths(self, shares: Tensor) -> Tensor:
-        """Lengths (B, …, N) along the axes of the unit cube in the unit of the domain."""
+        """Lengths (B, …, N) along the axes of the unit cube, converted to the unit of the domain."""
         return _aligned(self.size, shares) * shares
 
 
 def _aligned(part: Tensor, points: Tensor) -> Tensor:
-    """(B, N) → (B, 1…, N), with as many axes as the points."""
+    """`part`, (B, N), reshaped to (B, 1…, N) with as many axes as the points."""
     return part.reshape(part.shape[0], *[1] * (points.dim() - 2), part.shape[-1])
 
 
 def _ends(centers: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-    """The lowest and the highest centre along each axis, (B, N); ∞ and −∞ where nothing may be attended."""
+    """The lowest and the highest centre along each axis, (B, N); ∞ and −∞ for a fully masked sequence."""
     if mask is None:
         return centers.amin(-2), centers.amax(-2)
     may = mask.unsqueeze(-1)
@@ -149,9 +149,9 @@ def observed_cells(
 ) -> Cells:
     """The cells of L observations in each of B sequences.
 
-    On a grid, and at default positions, these are the cells of the unit cube. Where positions are given a cell is as
-    wide as the mean spacing of n positions: (max t − min t)/(n^(1/N) − 1) along each axis. Along an axis on which all
-    coincide a cell is as wide as along the widest axis; a single position has next to no width.
+    On a grid, and at default positions, the cells divide the unit cube. At given positions the side of a cell is the
+    mean spacing of n positions: (max t − min t)/(n^(1/N) − 1) along each axis. Along an axis on which all positions
+    coincide it is the side along the widest axis. The cell of a single position has sides of nearly 0.
 
     Args:
         shape: (B, L).
@@ -172,7 +172,7 @@ def observed_cells(
     where = in_dtype(observation_positions(shape[1], positions, grid, mask, like), like.dtype)
     centers = (where.unsqueeze(-1) if dim == 1 else where).expand(*shape, dim)
     if grid is not None:
-        # Sizes are filled in on the device: a tensor made of a list would be copied there, and the host would wait.
+        # Sides are filled in on the device: a tensor made of a list would be copied there, and the host would wait.
         return Cells(centers, torch.stack([like.new_full((), 1 / n) for n in grid]).expand(shape[0], dim))
     count = like.new_full((1, 1), shape[1]) if mask is None else mask.expand(shape).sum(-1, keepdim=True).clamp(min=1)
     count = in_dtype(count, like.dtype)
@@ -182,7 +182,7 @@ def observed_cells(
     span = last - first
     spaces = (count ** (1 / dim) - 1).clamp(min=1)
     sides = torch.where(span > 0, span, span.amax(-1, keepdim=True).clamp(min=0)) / spaces
-    # Observations that coincide need a density too: its Σ, of the order of side^(N+2), must not vanish.
+    # Observations that coincide need a density too: Σ, of the order of side^(N+2), must not underflow to 0.
     sides = sides.clamp(min=torch.finfo(like.dtype).tiny ** (1 / (dim + 2)))
     return Cells(unmasked(centers, mask), sides)
 
@@ -190,10 +190,10 @@ def observed_cells(
 def cells_of_weights(
     weights: Tensor, dim: int, *, positions: Tensor | None, grid: tuple[int, ...] | None, mask: Tensor | None
 ) -> tuple[Cells, Tensor]:
-    """The cells of L observations relative to a first centre, and this centre, for weights (B, L) or (B, Q, L).
+    """The cells of L observations relative to an origin, and this origin, for weights (B, L) or (B, Q, L).
 
-    At default positions the first centre counts as 0. Queries share the positions of their sequence: for (B, Q, L) the
-    cells have an axis of size 1 after the batch.
+    The origin is the lowest centre along each axis, or 0 at default positions and on a grid. Queries share the
+    positions of their sequence: for weights (B, Q, L) the cells have an axis of size 1 after the batch.
     """
     shape = (weights.shape[0], weights.shape[-1])
     cells = observed_cells(shape, dim, positions=positions, grid=grid, mask=mask, like=weights)
@@ -226,7 +226,7 @@ def density_of_scale(loc: Tensor, scale: Tensor, alpha: float | Tensor, dim: int
 def density_of_moments(
     mean: Tensor, covariance: Tensor, alpha: float | Tensor, dim: int, matching: Matching = "exact"
 ) -> Distribution:
-    """The β-Gaussian with these moments; for the matching of the paper, with the covariance as its shape parameter."""
+    """The β-Gaussian with these moments; for matching "paper", with the covariance as its shape parameter Σ."""
     if matching == "paper":
         return density_of_scale(mean, covariance.sqrt() if dim == 1 else covariance, alpha, dim)
     if dim == 1:
@@ -256,7 +256,7 @@ def check_least_half_width(least: float | None) -> None:
 
 
 def checked_matching(matching: Matching) -> Matching:
-    """The matching; raises ValueError for an unknown one."""
+    """The matching; raises ValueError for an unknown name."""
     if matching not in get_args(Matching):
         raise ValueError(f'matching must be "exact" or "paper"; got {matching!r}.')
     return matching

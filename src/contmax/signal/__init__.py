@@ -1,4 +1,4 @@
-"""V_B: from observations to a continuous signal."""
+"""From observations to a continuous signal V(t) = Bᵀψ(t)."""
 
 from contmax.signal._observations import observation_positions as observation_positions
 from contmax.signal._signal import Signal as Signal

@@ -1,9 +1,9 @@
-"""The context of a β-Gaussian for each sequence in one node of autograd: the fast path for float32 on a GPU.
+"""Contexts of one β-Gaussian per sequence by a single autograd node: the fast path for float32 on a GPU.
 
-An eager call of :func:`contmax.fit_signal` and :func:`contmax.expectation` spends most of its time on a GPU in Python:
-checks, objects, nodes of autograd. Without this path a small step takes 3 to 8 times as long as softmax attention, with
-it about as long. The path takes default positions without a mask, one density for each sequence and a Gaussian basis
-that is not learned. It returns None for all other calls and for every mistake, which the general path then reports.
+Eager calls of :func:`contmax.fit_signal` and :func:`contmax.expectation` on a GPU spend most of their time in Python.
+Without this path a small step takes 3 to 8 times as long as softmax attention, with it about as long. The path takes
+default positions without a mask, one density for each of B sequences of L values with D channels, and a Gaussian basis
+of K functions that is not learned. It returns None for other calls and for mistakes, which the general path reports.
 """
 
 import functools
@@ -38,7 +38,7 @@ def _own(densities: frozenset[type], basis: type, order: _Order) -> dict[tuple[t
     return {(density, basis): (RULES.find(density, basis), cached) for density in densities}
 
 
-# The rules as they are now, and their k: users may register others later.
+# (density, basis) → (our rule, a function from α to k). Users may register other rules later.
 _OWN = _own(_LINE_DENSITIES, GaussianBasis, line_order) | _own(_PLANE_DENSITIES, MultivariateGaussianBasis, plane_order)
 
 
@@ -65,7 +65,7 @@ class _Given(NamedTuple):
 def fused_context(
     values: Any, density: Any, basis: Basis, grid: tuple[int, ...] | None, penalty: float, alpha: object = None
 ) -> Tensor | None:
-    """c, (B, D), or None where the general path must be taken.
+    """The context c = E_p[V], (B, D), of the signal V; None for calls that must take the general path.
 
     Args:
         values: H, (B, L, D).
@@ -73,7 +73,7 @@ def fused_context(
         basis: ψ.
         grid: sizes of the grid on the plane; None on the line.
         penalty: λ of the ridge fit.
-        alpha: α of the pair; a density has its own.
+        alpha: α for a pair; unused for a density, which has an α.
     """
     kind, is_factor = type(density), False
     if kind is tuple and len(density) == 2:
@@ -103,7 +103,7 @@ def _given(
     penalty: Any,
     is_factor: bool,
 ) -> _Given | None:
-    """All else that the kernels take; None for a call that they do not compute."""
+    """The other arguments of the kernels; None for a call that the kernels do not support."""
     if type(alpha) is not float or not _are_float32(values, loc, scale):
         return None
     k = _fixed_order(kind, type(basis), alpha)
@@ -127,13 +127,13 @@ def _given(
     weights = cached_weights(basis, basis, Even(length, grid, penalty, _F32, values.device), None)
     if weights is None:
         return None
-    # Inside of a function of autograd nobody can tell whether gradients are wanted at all.
+    # Read the grad mode before the call: inside autograd.Function.forward it is always off.
     needs_slopes = (loc.requires_grad or scale.requires_grad) and torch.is_grad_enabled()
     return _Given(weights, centre, spread, k, is_factor, needs_slopes)
 
 
 def _fixed_order(density: type, basis: type, alpha: float) -> float | None:
-    """k of the kernel, ∞ for the Gaussian; None for all other types, other α, or where a rule was registered since.
+    """k = 1/(α−1), ∞ for the Gaussian; None if no kernel has these types and α, or a user has replaced the rule.
 
     Args:
         density: the type of the density.
@@ -147,7 +147,7 @@ def _fixed_order(density: type, basis: type, alpha: float) -> float | None:
 
 
 def _are_float32(values: Any, loc: Any, scale: Any) -> bool:
-    """Whether all hold numbers now, in float32 on one device, the values as (B, L, D), and none has a tangent."""
+    """Whether all are eager float32 tensors on one device, values are (B, L, D), and no tensor can have a tangent."""
     if not (isinstance(values, Tensor) and isinstance(loc, Tensor) and isinstance(scale, Tensor)):
         return False
     if not is_eager(values, loc, scale) or forward_mode_is_on():
@@ -158,12 +158,12 @@ def _are_float32(values: Any, loc: Any, scale: Any) -> bool:
 
 
 class _FusedContext(torch.autograd.Function):
-    """(E_p[ψ] Gᵀ) H, with G the ridge weights."""
+    """The contexts (E_p[ψ] Gᵀ) H, (B, D), with G the ridge weights."""
 
     @staticmethod
     def forward(ctx: Any, values: Tensor, loc: Tensor, scale: Tensor, given: _Given) -> Tensor:
         weights, centre, width, k, is_factor, needs_slopes = given
-        # Where torch has put off a negation this is a copy, which may have other strides.
+        # resolve_neg copies a tensor with a lazy negation; the copy may have other strides.
         read = values.resolve_neg() if values.is_neg() else values
         from contmax.kernels.means._gpu_contexts import contexts_of
 
@@ -184,7 +184,7 @@ class _FusedContext(torch.autograd.Function):
             return *contexts.gradients(cotangent, shares, slopes), None
         if values is None:
             return shares.unsqueeze(2) * cotangent.unsqueeze(1), None, None, None
-        # These gradients can be differentiated again, and vmapped.
+        # Gradients by the reference can be differentiated again, and vmapped.
         reference = partial(_reference, weights=weights, centre=centre, width=width, k=k, is_factor=is_factor)
         return *gradients_by_reference(reference, (values, loc, scale), ctx.needs_input_grad[:3], cotangent), None
 
@@ -200,7 +200,7 @@ def _reference(
     k: float,
     is_factor: bool,
 ) -> Tensor:
-    """The context by the steps of the general path."""
+    """The context by the operations of the general path."""
     if loc.dim() == 1:
         r = expectation_by(means.LINE, k, loc, scale, None, centre, width)
     else:

@@ -1,4 +1,4 @@
-"""Observations: checks that values, positions, grid and mask fit each other, and the positions where none are given.
+"""Observations: checks that values, positions, grid and mask fit each other, and default positions.
 
 The default positions are the centres of equal cells of the unit interval, or of the cells of a grid on the unit cube.
 """
@@ -17,20 +17,20 @@ from contmax._mask import require_boolean
 from contmax.basis import Basis, SineBasis
 from contmax.basis._basis import rounding_warning
 
-# A basis gets each warning once.
+# Each warning is given at most once for each basis.
 _warned_of_distance: "weakref.WeakSet[Basis]" = weakref.WeakSet()
 _warned_of_rounding: "weakref.WeakSet[Basis]" = weakref.WeakSet()
 _compared_with_unit_cube: "weakref.WeakSet[Basis]" = weakref.WeakSet()
-# Where functions are below this share of their height a basis leaves out observations.
+# A basis reaches a point where a function has at least this share of the largest value at the centre of the basis.
 _REACHED = 1e-3
-# Beyond this share of a basis outside of the unit interval its functions idle.
+# Functions are unused if at least this share of a side of the basis lies outside [0, 1].
 _MOST_OUTSIDE = 0.5
-# Functions below this share of their height add nothing to a fit.
+# Functions below this share of the largest value at the centre of the basis add nothing to a fit.
 _NEGLIGIBLE = 1e-6
 
 
 def as_grid(grid: Any) -> tuple[int, ...] | None:
-    """The sizes of a grid; raises TypeError or ValueError unless they are positive whole numbers."""
+    """The sizes of a grid as a tuple; raises TypeError or ValueError unless all are positive whole numbers."""
     if grid is None:
         return None
     sizes: tuple[Any, ...] = tuple(grid) if isinstance(grid, Iterable) else (grid,)
@@ -44,7 +44,7 @@ def as_grid(grid: Any) -> tuple[int, ...] | None:
 
 
 def check_observations(values: Tensor, dim: int, positions: Tensor | None, mask: Tensor | None) -> None:
-    """Raise an error for values, positions and a mask that do not fit each other or the N dimensions of the basis."""
+    """Raise an error if values, positions and mask do not fit each other or the `dim` dimensions of the basis."""
     if values.dim() < 2 or not values.is_floating_point():
         raise ValueError(
             f"values must be floating-point of shape (*batch, L, D); got {values.dtype}, {tuple(values.shape)}. "
@@ -56,7 +56,7 @@ def check_observations(values: Tensor, dim: int, positions: Tensor | None, mask:
 
 
 def check_positions(observations: torch.Size, dim: int, positions: Tensor | None) -> None:
-    """Raise ValueError for positions in N dimensions that are not one for each of (*batch, L) observations."""
+    """Raise ValueError unless there is a position in `dim` dimensions for each of the observations, (*batch, L)."""
     if positions is None:
         return
     shape = positions.shape if dim == 1 else positions.shape[:-1]
@@ -69,7 +69,7 @@ def check_positions(observations: torch.Size, dim: int, positions: Tensor | None
 
 
 def check_mask(observations: torch.Size, mask: Tensor | None) -> None:
-    """Raise TypeError or ValueError for a mask that is not one boolean for each of (*batch, L) observations."""
+    """Raise TypeError or ValueError unless a mask has a boolean for each of the observations, (*batch, L)."""
     if mask is None:
         return
     require_boolean(mask)
@@ -81,7 +81,7 @@ def check_mask(observations: torch.Size, mask: Tensor | None) -> None:
 
 
 def check_grid(observations: torch.Size, dim: int, positions: Tensor | None, grid: tuple[int, ...] | None) -> None:
-    """Raise ValueError for no observations, and for a grid in N dimensions that does not fit or is missing."""
+    """Raise ValueError if L = 0, or if a grid in `dim` dimensions does not fit the observations or is missing."""
     length = observations[-1]
     if length == 0:
         raise ValueError(f"values of {tuple(observations)} positions hold no observation: L = 0. Skip such inputs.")
@@ -111,7 +111,7 @@ def require_float64(device: torch.device) -> None:
 
 
 def _one_for_each(shape: torch.Size, observations: torch.Size) -> bool:
-    """Whether a tensor of this shape has an entry for each observation, (*batch, L)."""
+    """Whether `shape` ends in L and broadcasts over the batch of the observations, (*batch, L)."""
     pairs = zip(shape[-2::-1], observations[-2::-1], strict=False)
     return shape[-1:] == observations[-1:] and all(n == m or 1 in (n, m) for n, m in pairs)
 
@@ -139,7 +139,7 @@ def observation_positions(
 def _on_interval(length: int, mask: Tensor | None, like: Tensor) -> Tensor:
     """(rank + ½)/n over the n unmasked observations: (L,) without a mask, (*batch, L) with one.
 
-    A masked observation gets the position of the next unmasked one; it carries no weight.
+    A masked observation gets the position of the next unmasked observation; its weight is 0.
     """
     if mask is None:
         return (torch.arange(length, dtype=like.dtype, device=like.device) + 0.5) / length
@@ -149,7 +149,7 @@ def _on_interval(length: int, mask: Tensor | None, like: Tensor) -> Tensor:
 
 
 def design_at(positions: Tensor, basis: Basis, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Positions in float64, finite also where masked, and ψ there, (…, L, K), with rows of zeros where masked."""
+    """Positions in float64, 0 where masked in all sequences that share them, and ψ there, (…, L, K), 0 where masked."""
     where = positions.double()
     if mask is not None:
         # A NaN at a position that is masked in all sequences must reach neither result nor gradient.
@@ -164,7 +164,7 @@ def design_at(positions: Tensor, basis: Basis, mask: Tensor | None) -> tuple[Ten
 def _warn_of_positions(
     dtype: torch.dtype, positions: Tensor, design: Tensor, basis: Basis, mask: Tensor | None
 ) -> None:
-    """Warn if this dtype of the positions is too coarse where the basis lies, and if all functions vanish at some."""
+    """Warn if `dtype` is too coarse for the spacing of the functions, or all functions vanish at some positions."""
     sides = _sides_on_cpu(basis)
     if sides is None:
         return
@@ -196,8 +196,8 @@ def _warn_of_positions(
 
 
 def warn_if_not_on_unit_cube(basis: Basis) -> None:
-    """Warn if the default positions do not lie where the basis does; values are read on the CPU only."""
-    # Waves have no end.
+    """Warn if the basis does not reach all of the unit cube, or mostly lies outside it; a basis on a GPU is skipped."""
+    # Sines cover every interval.
     if torch.compiler.is_compiling() or isinstance(basis, SineBasis) or basis in _compared_with_unit_cube:
         return
     sides = _sides_on_cpu(basis)
@@ -216,7 +216,7 @@ def warn_if_not_on_unit_cube(basis: Basis) -> None:
 
 
 def _reaches_ends(basis: Basis, sides: list[tuple[float, float]]) -> bool:
-    """True if at each end of each axis of the unit cube some function is not negligible beside those in the middle."""
+    """Whether the basis reaches the centre of each face of the unit cube, in the sense of `_REACHED`."""
     middle = torch.tensor([(low + high) / 2 for low, high in sides], dtype=torch.float64, device="cpu")
     shifts = torch.eye(len(middle), dtype=torch.float64, device="cpu") / 2
     heights = _heights(basis, torch.cat([middle.unsqueeze(0), 0.5 - shifts, 0.5 + shifts]))
@@ -224,7 +224,7 @@ def _reaches_ends(basis: Basis, sides: list[tuple[float, float]]) -> bool:
 
 
 def _heights(basis: Basis, points: Tensor) -> Tensor:
-    """The largest of the functions at points (P, N), (P,)."""
+    """max_j |ψ_j| at points (P, N), (P,)."""
     with torch.no_grad():
         height: Tensor = basis(points.squeeze(-1) if basis.event_dim == 1 else points).abs().amax(-1)
     return height

@@ -1,8 +1,8 @@
-"""Ridge regression on a basis: the weights G with which observations become coefficients, cached where they repeat.
+"""Ridge regression on a basis: weights G, (L, K), turn L observations H into the coefficients B = GᵀH of K functions.
 
-At the default positions G depends on the basis, the penalty and the number of observations, not on the values. So a
-basis that is not being learned needs each G once: it is cached with the basis, computed, or one opaque operator of a
-traced graph.
+At the default positions G depends on the basis, the penalty λ and L, not on the values. So G is cached for a basis that
+is not learned; in a graph of torch.compile one opaque operator reads the cache. V is the volume of the basis, and
+r = E_p[ψ] the expectation under a density p.
 """
 
 import operator as python_operator
@@ -23,16 +23,16 @@ from contmax.numerics import eliminated
 from contmax.signal._observations import observation_positions
 
 _Constants = tuple[Tensor, ...]
-# A larger table of lengths, in bytes, is not worth its memory: its weights are computed for each batch.
+# The largest LengthTable, in bytes; without a table weights are computed for each batch.
 _LARGEST_TABLE = 2**28
-# Float64 numbers that are worked on at a time while a table is filled.
+# Float64 numbers in a chunk while a table is filled.
 _BLOCK = 2**22
 
 
 class RidgeFit(NamedTuple):
-    r"""Ridge regression at given positions, factored: G = F (FᵀF + λ/V²·I)⁻¹ is not formed.
+    r"""Factored ridge regression at given positions: G = F (FᵀF + λ/V²·I)⁻¹ without forming G.
 
-    A context needs G r for a single r, which takes one solution of K equations, where G would take L of them.
+    A context needs only G r for one r: a linear system of K equations is solved once, whereas G takes L solutions.
 
     Args:
         design: F = ψ(t_ℓ), (*batch, L, K), in float64.
@@ -59,7 +59,7 @@ def ridge_fit(design: Tensor, penalty: float, volume: Tensor | float) -> RidgeFi
     r"""Factor FᵀF + λ/V²·I.
 
     Args:
-        design: F = ψ(t_ℓ), (*batch, L, K); rows of zeros are observations that do not count.
+        design: F = ψ(t_ℓ), (*batch, L, K), with rows of zeros for masked observations.
         penalty: λ ≥ 0.
         volume: V of the basis.
 
@@ -84,10 +84,10 @@ def through_values(length: int, functions: int, channels: int, queries: int) -> 
     """Whether for one sequence H·(G r) takes no more multiplications than (H G)·r.
 
     Args:
-        length: L, observations.
-        functions: K, basis functions.
-        channels: D.
-        queries: densities of the sequence.
+        length: L, the number of observations.
+        functions: K, the number of basis functions.
+        channels: D, the number of channels.
+        queries: the number of densities for the sequence.
     """
     return queries * length * (functions + channels) <= functions * channels * (length + queries)
 
@@ -99,9 +99,9 @@ def explained_share(missed: Tensor, total: Tensor, least: Tensor) -> Tensor:
 
 
 def _factored(gram: Tensor, penalty: float, volume: Tensor | float) -> Tensor:
-    """The Cholesky factor of FᵀF + λ/V²·I; for ONNX, which has no factors, the matrix itself."""
+    """The Cholesky factor of FᵀF + λ/V²·I; in an ONNX export, which has no factorisation, the matrix itself."""
     eye = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
-    # In float64, because in space V² would overflow in float32.
+    # V² may overflow in float32 for a basis in space.
     volume = volume.double() if isinstance(volume, Tensor) else volume
     matrix = gram + penalty / volume**2 * eye
     if is_exporting_to_onnx():
@@ -109,8 +109,8 @@ def _factored(gram: Tensor, penalty: float, volume: Tensor | float) -> Tensor:
     tril: Tensor
     tril, failed = torch.linalg.cholesky_ex(matrix)
     if is_eager_cpu(gram):
-        # A dependent basis may still factor by rounding, with pivots of the size of the rounding. Not every LAPACK
-        # calls NaN a failure: OpenBLAS goes on, and leaves NaN among the pivots.
+        # For dependent functions rounding may let the factorisation succeed, with pivots as small as rounding errors.
+        # For NaN in the matrix OpenBLAS reports no failure, but leaves NaN among the pivots.
         pivots = tril.diagonal(dim1=-2, dim2=-1)
         floor = 1e-7 * pivots.amax(-1, keepdim=True)
         broken = bool(failed.any()) or not bool(pivots.isfinite().all())
@@ -128,7 +128,7 @@ def _factored(gram: Tensor, penalty: float, volume: Tensor | float) -> Tensor:
 
 
 def _solved(tril: Tensor, right: Tensor) -> Tensor:
-    """(LLᵀ)⁻¹ right, from the result of `_factored`."""
+    """(FᵀF + λ/V²·I)⁻¹ right, from the result of `_factored`."""
     if is_exporting_to_onnx():
         return eliminated(tril, right)
     if tril.device.type == "cpu":
@@ -140,14 +140,14 @@ def _solved(tril: Tensor, right: Tensor) -> Tensor:
 
 
 class Even(NamedTuple):
-    """Observations at the centres of equal cells of the unit interval or cube, and the fit that is wanted for them.
+    """Observations at the centres of equal cells of the unit interval or cube, and options of their ridge fit.
 
     Args:
         length: L.
         grid: sizes of a grid, row-major; or None.
         penalty: λ.
-        dtype: of the weights.
-        device: of the weights.
+        dtype: dtype of the weights.
+        device: device of the weights.
     """
 
     length: int
@@ -179,9 +179,9 @@ def default_weights(basis: Basis, even: Even, mask: Tensor | None) -> Tensor:
 def cached_weights(owner: Basis, functions: Basis, even: Even, mask: Tensor | None) -> Tensor | None:
     """G from the cache of a basis, to which missing weights are added; None where G cannot be cached.
 
-    Cached weights are used only while the constants of the basis are unchanged. On the CPU their values are compared.
-    Elsewhere that would wait for the device: constants count as unchanged while they have their storage and no
-    operation has written to them. Torch does not count a write through ``.data``, so such a write is not noticed.
+    Cached weights are valid while the constants of the basis (buffers and parameters) are unchanged. On the CPU values
+    are compared. Elsewhere a comparison would wait for the device, so addresses and torch's counts of in-place writes
+    are compared. Torch does not count a write through ``.data``, so such a write is not noticed.
 
     While a CUDA graph is captured nothing is added; weights that the graph reads stay alive.
 
@@ -219,7 +219,7 @@ def cached_weights(owner: Basis, functions: Basis, even: Even, mask: Tensor | No
 
 
 def _computed(functions: Basis, even: Even, mask: Tensor | None) -> Tensor:
-    """G, (L, K) or (*batch, L, K)."""
+    """G without the cache, (L, K) or (*batch, L, K)."""
     like = torch.empty(0, dtype=torch.float64, device=even.device)
     design = functions(observation_positions(even.length, None, even.grid, mask, like))
     if mask is not None:
@@ -240,7 +240,7 @@ def _weights_of_a_graph(constants: Sequence[Tensor], mask: Tensor | None, even: 
         constants: buffers and parameters of the basis.
         mask: boolean, (*batch, L); None if all count.
         even: the observations.
-        basis: the id of the basis.
+        basis: the key of the basis in `living`.
     """
     owner = living[basis]
     functions = owner.with_constants(constants)
@@ -253,23 +253,23 @@ def _weights_of_a_graph(constants: Sequence[Tensor], mask: Tensor | None, even: 
 
 
 def _are_real(device: torch.device, mask: Tensor | None, constants: _Constants) -> bool:
-    """Whether all are tensors with values, outside of any trace, on one device."""
+    """Whether mask and constants are real tensors (`is_real`) on `device`, and no constant is an inference tensor."""
     if device.type == "meta" or not is_real(mask, *constants) or (mask is not None and mask.device != device):
         return False
     return all(constant.device == device and not constant.is_inference() for constant in constants)
 
 
 class LengthTable(NamedTuple):
-    r"""The weights G_n of n observations at (rank + ½)/n, for n = 1…L, one under the other.
+    r"""The weights G_n, (n, K), of n observations at (rank + ½)/n, for n = 1…L, stacked.
 
-    Row 0 is zero, for masked observations; the n rows of G_n begin at 1 + n(n−1)/2, wherever the table ends, so that it
-    can grow. On the CPU the table has those n that were met. Elsewhere reading them from a mask would wait for the
-    device, so it has all n up to a length.
+    Row 0 is zero, for masked observations; G_n begins at row 1 + n(n−1)/2 for every L, so that the table can grow. On
+    the CPU only the n of earlier masks are filled in. Elsewhere reading n from a mask would wait for the device, so all
+    n up to a length are filled in.
 
     Args:
-        rows: the weights, (rows, K), computed in float64.
-        first: for each n the row before that of its first observation.
-        known: the n that the table has.
+        rows: the stacked weights, (rows, K), computed in float64.
+        first: for each n, the row before the first row of G_n.
+        known: the n whose G_n is filled in.
     """
 
     rows: Tensor
@@ -278,28 +278,28 @@ class LengthTable(NamedTuple):
 
     @classmethod
     def empty(cls, functions: Basis, even: Even) -> "LengthTable":
-        """A table for the sequences without observations."""
+        """A table with row 0 only, which serves sequences without observations."""
         rows = torch.zeros(1, functions.num_functions, dtype=even.dtype, device=even.device)
         return cls(rows, torch.zeros(1, dtype=torch.int64, device=even.device), frozenset({0}))
 
     def weights(self, mask: Tensor) -> Tensor:
-        """G of the unmasked observations, and 0 for the others: (*batch, L) → (*batch, L, K)."""
+        """Rows of G for unmasked observations, 0 for masked observations: (*batch, L) → (*batch, L, K)."""
         reached = mask.cumsum(-1)
         rows = (self.first[reached[..., -1:]] + reached) * mask
         return torch.nn.functional.embedding(rows, self.rows)
 
     def missing(self, mask: Tensor) -> list[int]:
-        """The numbers of observations that the mask needs, or may need, and the table does not have; increasing."""
+        """The n that the mask needs, or may need, and that are not filled in, in increasing order."""
         if is_eager_cpu(mask):
             return [n for n in mask.sum(-1).unique().tolist() if n not in self.known]
-        # The table has all n up to some length, so that the longest tells.
+        # All n up to some length are filled in: look for the largest n.
         longest = mask.shape[-1]
         return [] if longest in self.known else [n for n in range(1, longest + 1) if n not in self.known]
 
     def filled(self, lengths: list[int], functions: Basis, penalty: float) -> "LengthTable":
-        """A new table that has these numbers of observations as well; readers of this one see no change."""
+        """A new table in which G_n is also filled in for n in `lengths`; readers of the old table see no change."""
         rows, longest, width = self.rows, max(lengths[-1], len(self.first) - 1), self.rows.shape[-1]
-        # Where no length is longer the two share rows: those written now belong to lengths that nobody reads yet.
+        # Without a longer length both tables share `rows`; readers of the old table do not use the rows written now.
         if longest > len(self.first) - 1:
             rows = self.rows.new_zeros(_first_row(longest + 1), width)
             rows[: len(self.rows)] = self.rows
@@ -311,13 +311,13 @@ class LengthTable(NamedTuple):
 
 
 def _fill(rows: Tensor, first: Tensor, lengths: list[int], functions: Basis, penalty: float) -> None:
-    """Write the weights of these numbers of observations into the rows of a table."""
+    """Write G_n for each n in `lengths` into the rows of a table."""
     count = _on_device(lengths, rows.device).unsqueeze(-1)
     rank = torch.arange(lengths[-1], device=rows.device)
     inside = rank < count
     design = torch.where(inside.unsqueeze(-1), functions((rank.double() + 0.5) / count), 0)
     weights = ridge_fit(design, penalty, functions.volume).weights(rows.dtype)
-    # Without a penalty the fit may be NaN: row 0, to which observations outside are written, must stay zero.
+    # Padding (rank ≥ n) is written to row 0, which must stay zero, although a fit without a penalty may be NaN.
     rows[(first[count] + rank + 1) * inside] = torch.where(inside.unsqueeze(-1), weights, 0)
 
 
@@ -325,12 +325,12 @@ _Count = TypeVar("_Count", int, Tensor)
 
 
 def _first_row(count: _Count) -> _Count:
-    """The row of a table with the first of n observations."""
+    """The first row of G_n in a table, for n = `count`."""
     return 1 + count * (count - 1) // 2
 
 
 def _on_device(lengths: list[int], device: torch.device) -> Tensor:
-    """The numbers as a tensor. On an accelerator they are consecutive: a list would be copied, and the host wait."""
+    """The lengths as a tensor. On an accelerator, where they are consecutive, no list is copied from the host."""
     if device.type == "cpu":
         return torch.tensor(lengths, device=device)
     return torch.arange(lengths[0], lengths[-1] + 1, device=device)
@@ -349,7 +349,7 @@ class _Entry(NamedTuple):
     def holds_for(self, constants: _Constants, device: torch.device) -> bool:
         if len(constants) != len(self.source):
             return False
-        # These very tensors were found to be real when the entry was made.
+        # The tensors in `source` were found to be real when the entry was made.
         if not all(map(python_operator.is_, constants, self.source)) and not _are_real(device, None, constants):
             return False
         if self.versions is None:
@@ -358,10 +358,10 @@ class _Entry(NamedTuple):
 
 
 class _BasisCache:
-    """The last few results for each basis, forgotten with it. Each access is one atomic operation on a dictionary.
+    """The latest results for each basis, dropped when the basis is freed. Dictionary accesses are atomic.
 
     Args:
-        maxsize: how many results of one basis are cached; the oldest go first.
+        maxsize: how many results of one basis are cached; the oldest are evicted first.
     """
 
     def __init__(self, maxsize: int) -> None:
@@ -395,6 +395,6 @@ def _versions(constants: _Constants) -> tuple[tuple[int, int], ...]:
     return tuple([(c.data_ptr(), c._version) for c in constants])
 
 
-# A model meets a few lengths without a mask; a table serves all lengths of one penalty and dtype.
+# Without a mask a model has few lengths, one entry each; a table serves all lengths of one penalty and dtype.
 _WEIGHTS = _BasisCache(16)
 _TABLES = _BasisCache(2)

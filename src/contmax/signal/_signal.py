@@ -39,7 +39,7 @@ class Sites(NamedTuple):
 
 
 class _Observed(NamedTuple):
-    """Observations H, which may be anything where they are masked, and the ridge weights G of their positions."""
+    """Observations H, (*batch, L, D), arbitrary where masked, and ridge weights G, (…, L, K), of their positions."""
 
     values: Tensor
     weights: Tensor | RidgeFit
@@ -59,12 +59,12 @@ class _Observed(NamedTuple):
             return weights.mT @ in_dtype(values, weights.dtype)
 
     def mixed(self, r: Tensor) -> Tensor:
-        """H·(G r), (*batch, Q, K) → (*batch, Q, D)."""
+        """H·(G r) for r = E_p[ψ], (*batch, Q, K) → (*batch, Q, D)."""
         known = self.weights.observed(r) if isinstance(self.weights, RidgeFit) else r @ self.weights.mT
         return masked_product(known, self.values, self.mask)
 
     def explained_variance(self, coefficients: Tensor, basis: Basis) -> Tensor:
-        """1 − Σ‖h−V‖²/Σ‖h−h̄‖² over unmasked positions and channels, in float64."""
+        """1 − Σ‖h−V‖²/Σ‖h−h̄‖² over unmasked positions and channels, h̄ the mean, in float64."""
         values = self.unmasked().double()
         with without_autocast(values):
             where = observation_positions(values.shape[-2], *self.sites, self.mask, values.new_empty(0))
@@ -74,7 +74,7 @@ class _Observed(NamedTuple):
             mean = (counts * values).sum(-2, keepdim=True) / counts.sum(-2, keepdim=True).clamp(min=1)
             missed = (counts * (values - fitted).square()).sum((-2, -1))
             total = (counts * (values - mean).square()).sum((-2, -1))
-            # Equal observations have a variance of the size of rounding.
+            # The computed variance of equal observations is a rounding error.
             least = (64 * torch.finfo(values.dtype).eps) ** 2 * values.square().sum((-2, -1))
             return explained_share(missed, total, least)
 
@@ -155,7 +155,7 @@ class Signal:
         return mixed.squeeze(-2) if not queries else mixed.reshape(*mixed.shape[:-2], *queries, mixed.shape[-1])
 
     def _mixed(self, r: Tensor, batch: int) -> Tensor:
-        """(*batch, queries, D), all queries of a sequence along one axis."""
+        """Bᵀr, (*batch, queries, D), with all queries of a sequence along one axis; `batch` counts batch axes."""
         r = r.unsqueeze(-2) if r.dim() == batch + 1 else r.flatten(batch, -2)
         if isinstance(self._content, _Observed) and through_values(
             self._shape[-2], r.shape[-1], self._shape[-1], r.shape[-2]
@@ -218,7 +218,7 @@ class Signal:
         return self._mapped(torch.Tensor.detach, torch.Tensor.detach)
 
     def _mapped(self, change: Callable[[Tensor], Tensor], move: Callable[[Tensor], Tensor]) -> "Signal":
-        """A signal with its numbers changed, and its mask and positions, which stay in float64, moved."""
+        """A copy with `change` applied to coefficients, values and weights, `move` to mask and float64 positions."""
         new, content = copy.copy(self), self._content
         new._explained = None if self._explained is None else change(self._explained)
         if isinstance(content, Tensor):
@@ -226,7 +226,7 @@ class Signal:
             return new
         values, weights, mask, (positions, grid) = content
         if isinstance(weights, RidgeFit):
-            # The factors need float64, which not every device has.
+            # A RidgeFit needs float64, which not every device has.
             weights = weights.weights(wide_dtype(self._dtype))
         mask, positions = (None if x is None else move(x) for x in (mask, positions))
         new._content = _Observed(change(values), change(weights), mask, Sites(positions, grid))
@@ -301,7 +301,7 @@ def fit_signal(
         even = Even(values.shape[-2], grid, penalty, wide_dtype(values.dtype), values.device)
         weights = batched = default_weights(basis, even, mask)
     else:
-        # Positions and functions are evaluated in float64, whatever the values are: see `ridge_fit`.
+        # The basis is evaluated in float64 for values of every dtype: see `ridge_fit`.
         positions, batched = design_at(positions, basis, mask)
         weights = ridge_fit(batched, penalty, basis.volume)
     if batched.dim() > 2:
@@ -354,17 +354,17 @@ def continuous_attention(
 
 
 def masked_product(weights: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
-    """W·H, where what is masked in H counts nothing, whatever it is: (*batch, Q, L), (*batch, L, D) → (*batch, Q, D).
+    """W·H without the masked rows of H, which may be NaN: (*batch, Q, L), (*batch, L, D) → (*batch, Q, D).
 
     Args:
         weights: W, at least float32.
-        values: H, in any dtype; the product is computed in that of the weights.
-        mask: boolean, broadcastable to (*batch, L); None if all count.
+        values: H, in any dtype; the product has the dtype of the weights.
+        mask: boolean, broadcastable to (*batch, L), True = counts; None if all count.
     """
     if mask is None:
         values = in_dtype(values, weights.dtype)
         if weights.dim() == values.dim() == 3 and weights.shape[0] == values.shape[0]:
-            return torch.bmm(weights, values)  # what `@` comes to, by way of views that gradients would have to pass
+            return torch.bmm(weights, values)  # as `@`, without its views and their backward passes
         return weights @ values
     one_each = weights.dim() == values.dim() == 3 and weights.shape[:2] == (values.shape[0], 1)
     taken = one_each and weights.dtype == torch.float32 and values.numel() > 0 and is_eager(weights, values)
@@ -379,10 +379,9 @@ def _product_by_torch(weights: Tensor, values: Tensor, mask: Tensor) -> Tensor:
 
 
 class MaskedMean(torch.autograd.Function):
-    """Σ_ℓ w_ℓ h_ℓ, (B, 1, L), (B, L, D), (B, L) → (B, 1, D), by a kernel that reads only what counts."""
+    """Σ_ℓ w_ℓ h_ℓ over unmasked ℓ, (B, 1, L), (B, L, D), (B, L) → (B, 1, D), by a kernel that skips masked rows."""
 
-    # Torch looks at the signature of a forward with a `setup_context` in every call: longer than the kernel takes.
-    # Transforms of torch.func refuse a forward without one; under them nothing is eager, and this is not called.
+    # Only transforms of torch.func need a `setup_context`, and this Function is called on eager tensors only.
     @staticmethod
     def forward(ctx: Any, weights: Tensor, values: Tensor, mask: Tensor) -> Tensor:
         ctx.save_for_backward(weights, values, mask)

@@ -14,14 +14,14 @@ from contmax.signal._signal import Signal
 
 
 class _Sums(NamedTuple):
-    """Sums over observations H with design F, in float64.
+    """Sums over observations H, (*batch, L, D), with design F = ψ(t_ℓ), (*batch, L, K), in float64.
 
     Args:
-        gram: FᵀF, (*batch, K, K); one for the whole batch has shape (K, K).
+        gram: FᵀF, (*batch, K, K), or (K, K) for the whole batch.
         cross: FᵀH, (*batch, K, D).
-        number: the number of observations, (*batch).
-        total: their sum, (*batch, D).
-        squares: the sum of their squares, (*batch).
+        number: the number of unmasked observations, (*batch).
+        total: Σ_ℓ h_ℓ, (*batch, D).
+        squares: Σ_ℓ ‖h_ℓ‖², (*batch).
     """
 
     gram: Tensor
@@ -31,7 +31,7 @@ class _Sums(NamedTuple):
     squares: Tensor
 
     def explained_variance(self, coefficients: Tensor) -> Tensor:
-        r"""The share of the variance that coefficients B explain; inexact where the mean is large beside the spread.
+        r"""The share of the variance that coefficients B explain; inexact if the mean is large relative to the spread.
 
         .. math:: \sum\|h-V\|^2 = \sum\|h\|^2 - 2\langle B, F^\top H\rangle + \langle B, F^\top F B\rangle
         """
@@ -132,7 +132,7 @@ class SignalAccumulator:
 
 
 def _same_functions(one: Basis, other: Basis) -> bool:
-    """Whether two bases have equal functions, as copies do; on an accelerator values are not compared."""
+    """Whether two bases have equal functions, as copies do; on an accelerator only types and shapes are compared."""
     if one is other:
         return True
     kinds = [(type(basis), basis.num_functions, basis.event_dim) for basis in (one, other)]

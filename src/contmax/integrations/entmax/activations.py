@@ -56,9 +56,9 @@ def entmax15(X: Float[Tensor, "..."], dim: int = -1, k: int | None = None) -> Fl
 
 
 class _Configured(nn.Module):
-    """A module whose arguments are attributes; Parameters among them are learned.
+    """A module that stores its constructor arguments as attributes; Parameters among these are learned.
 
-    A subclass declares them with their defaults, as in ``class Entmax15Loss(_GenericLoss, k=100)``.
+    A subclass declares the arguments with defaults, as in ``class Entmax15Loss(_GenericLoss, k=100)``.
     """
 
     def __init_subclass__(cls, **defaults: object) -> None:
@@ -77,7 +77,7 @@ class _Configured(nn.Module):
                 setattr(self, name, value)
             self._check()
 
-        # Constructors have the signatures of the original.
+        # Constructors have the signatures of the `entmax` package.
         initialise.__signature__ = Signature([Parameter("self", kind), *parameters])  # type: ignore[attr-defined]
         cls.__init__ = initialise  # type: ignore[assignment,method-assign]
 
@@ -86,7 +86,7 @@ class _Configured(nn.Module):
 
 
 class _Map(_Configured):
-    """A map of this package as a module; a subclass names the function and the arguments that it takes."""
+    """A function of this package as a module; a subclass names the function and its arguments with their defaults."""
 
     _function: Callable[..., Tensor]
     _names: tuple[str, ...]
@@ -109,8 +109,8 @@ class Entmax15(_Map, function=entmax15, dim=-1, k=None):
     """:func:`entmax15` as a module."""
 
 
-# Some code calls the autograd functions of the original, as `SparsemaxFunction.apply(X, dim, k)`. By default that of
-# 1.5-entmax takes the first axis, although `entmax15` takes the last.
+# Some code calls autograd functions of the `entmax` package, as `SparsemaxFunction.apply(X, dim, k)`. The default `dim`
+# of its `Entmax15Function` is 0, although the default of `entmax15` is −1.
 SparsemaxFunction = SimpleNamespace(apply=sparsemax)
 Entmax15Function = SimpleNamespace(apply=lambda X, dim=0, k=None: entmax15(X, dim, k))
 
@@ -127,6 +127,6 @@ def _sparsemax_threshold_and_support(
 def _entmax_threshold_and_support(
     X: Float[Tensor, "..."], dim: int = -1, k: int | None = None
 ) -> tuple[Float[Tensor, "..."], Int[Tensor, "..."]]:
-    """τ with p = [X − τ]_+², and the size of the support; X are *half* the scores, as in the original."""
+    """τ with p = [X − τ]_+², and the size of the support; X is *half* the scores, as in the `entmax` package."""
     p = maps.entmax(2 * X, 1.5, dim)
     return X.amax(dim, keepdim=True) - torch.sqrt(p.amax(dim, keepdim=True)), (p > 0).sum(dim, keepdim=True)

@@ -1,7 +1,7 @@
 """`entmax.losses`: Fenchel–Young losses of sparsemax, α-entmax and α-normmax, as functions and as modules.
 
-The functions return one loss per sample. Beyond the original they take soft targets (rows of probabilities), ignore
-labels equal to `ignore_index` (−100 in the functions), stay finite beside −inf scores and differentiate in α.
+The functions return one loss per sample. Unlike the `entmax` package they take soft targets (rows of probabilities),
+ignore labels equal to `ignore_index` (−100 in the functions), stay finite beside −inf scores and differentiate in α.
 """
 
 from types import SimpleNamespace
@@ -115,8 +115,8 @@ def _entmax_losses(X: Tensor, target: Tensor, alpha: float | Tensor, ignore_inde
 def _normmax_losses(X: Tensor, target: Tensor, alpha: float | Tensor, ignore_index: int = -100) -> Tensor:
     """max_p (⟨x, p⟩ − ‖p‖_α) + ‖y‖_α − ⟨x, y⟩ ≥ 0; +inf with a finite gradient where y has mass on a −inf score.
 
-    ⟨x, p⟩ = τ + ‖p‖_α at the optimum, so the maximum is τ, and the largest score stands x_max − τ = w_max^{1/κ} ≤ 1
-    above it. The loss is then a sum of small terms: (1 − w_max^{1/κ}) + ⟨x_max − x, y⟩ − (1 − ‖y‖_α).
+    ⟨x, p⟩ = τ + ‖p‖_α at the optimum, so the maximum is τ. With κ = α/(α − 1) and w of `_normmax_powers`, x_max − τ =
+    w_max^{1/κ} ≤ 1. The loss is then a sum of small terms: (1 − w_max^{1/κ}) + ⟨x_max − x, y⟩ − (1 − ‖y‖_α).
     """
     x = checked_scores(X, -1, "normmax_bisect_loss")
     nothing = (x == -torch.inf).all(-1, keepdim=True)
@@ -173,7 +173,7 @@ class _GenericLoss(_Configured):
         self.ignore_index = int(self.ignore_index)
 
     def loss(self, X: Float[Tensor, "n classes"], target: Target) -> Float[Tensor, " n"]:
-        """One loss per sample, 0 for the ignored ones."""
+        """One loss per sample, 0 for ignored samples."""
         return _entmax_losses(X, target, self.alpha, self.ignore_index)
 
     def forward(self, X: Float[Tensor, "n classes"], target: Target) -> Float[Tensor, "..."]:
@@ -214,11 +214,11 @@ class NormmaxBisectLoss(EntmaxBisectLoss, alpha=2, n_iter=50):
     """:func:`normmax_bisect_loss` as a module; a Parameter `alpha` is registered and learned."""
 
     def loss(self, X: Float[Tensor, "n classes"], target: Target) -> Float[Tensor, " n"]:
-        """One loss per sample, 0 for the ignored ones."""
+        """One loss per sample, 0 for ignored samples."""
         return _normmax_losses(X, target, self.alpha, self.ignore_index)
 
 
-# Some code calls the autograd functions of the original, as `SparsemaxLossFunction.apply(X, target, k)`.
+# Some code calls autograd functions of the `entmax` package, as `SparsemaxLossFunction.apply(X, target, k)`.
 SparsemaxLossFunction = SimpleNamespace(apply=sparsemax_loss)
 SparsemaxBisectLossFunction = SimpleNamespace(apply=sparsemax_bisect_loss)
 Entmax15LossFunction = SimpleNamespace(apply=entmax15_loss)

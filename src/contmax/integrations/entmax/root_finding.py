@@ -13,7 +13,7 @@ from contmax.deformed import escort
 from contmax.integrations.entmax.activations import _Map
 from contmax.maps._arguments import checked_scores, output_dtype
 
-# Halvings of an interval of length 1 until its ends are neighbours in the dtype.
+# Bisection steps that shrink an interval of length 1 to the rounding of the dtype.
 _STEPS = {torch.float32: 24, torch.float64: 53}
 
 
@@ -122,7 +122,7 @@ def budget_bisect(
     present = x != -torch.inf
     budget = budget.to(x.dtype) if isinstance(budget, Tensor) else x.new_full([1] * x.dim(), budget)
     budget = budget.clamp(min=0).minimum(present.sum(dim, keepdim=True))
-    # Scores near the threshold keep their digits when centred at the pivot, not always when centred at the maximum.
+    # Subtracting the pivot preserves the digits of scores near τ; subtracting the maximum might lose digits.
     centred = torch.where(present, x - _pivot(x.detach(), budget.detach(), dim), -4)
     p = (centred.detach() - _threshold(centred.detach(), budget.detach(), dim)).clamp(0, 1)
     # The negation makes a NaN active, so that it reaches the result.
@@ -134,7 +134,7 @@ def budget_bisect(
 
 
 def _real(parameter: float | Tensor, scores: Tensor) -> float | Tensor:
-    """α as a float, or as a tensor in the dtype of the computation: the original takes integers and integer tensors."""
+    """α as a float, or as a tensor in the dtype of the computation; users may pass an integer or an integer tensor."""
     return parameter.to(wide_dtype(scores.dtype)) if isinstance(parameter, Tensor) else float(parameter)
 
 
@@ -147,7 +147,7 @@ def _by_alpha(alpha: float | Tensor, above_one: Callable[[float | Tensor], Tenso
 
 
 def _normmax_powers(shifted: Tensor, alpha: float | Tensor, dim: int) -> Tensor:
-    """w = (p/‖p‖_α)^α of the normmax p."""
+    """w = (p/‖p‖_α)^α of the normmax p of scores with maximum 0."""
     return maps.entmax(shifted / _inverse_kappa(alpha), 1 + _inverse_kappa(alpha), dim)
 
 
@@ -157,10 +157,10 @@ def _inverse_kappa(alpha: float | Tensor) -> float | Tensor:
 
 
 def _pivot(x: Tensor, budget: Tensor, dim: int) -> Tensor:
-    """The ⌈B⌉-th largest score, 0 if it is −∞; a threshold lies at most 1 below it, and none above it.
+    """The ⌈B⌉-th largest score s, or 0 if s = −∞; some threshold τ lies in [s − 1, s].
 
-    More than ⌊B⌋ scores one above the threshold would exceed the budget; fewer than ⌈B⌉ above it could not fill it. A
-    NaN anywhere in the slice is the result, since NaNs sort first.
+    For τ > s fewer than ⌈B⌉ entries are positive, too few for a sum of B; for τ < s − 1 at least ⌈B⌉ entries are 1. A
+    NaN anywhere in the slice is returned, since NaNs sort first.
     """
     descending = x.sort(dim=dim, descending=True).values
     top = descending.narrow(dim, 0, 1)
@@ -194,7 +194,7 @@ class BudgetBisect(_Map, function=budget_bisect, budget=2, dim=-1, n_iter=50):
     """:func:`budget_bisect` as a module; a Parameter `budget` is registered and learned."""
 
 
-# Some code calls the autograd functions of the original, as `EntmaxBisectFunction.apply(X, alpha, dim)`.
+# Some code calls autograd functions of the `entmax` package, as `EntmaxBisectFunction.apply(X, alpha, dim)`.
 EntmaxBisectFunction = SimpleNamespace(apply=entmax_bisect)
 SparsemaxBisectFunction = SimpleNamespace(apply=sparsemax_bisect)
 NormmaxBisectFunction = SimpleNamespace(apply=normmax_bisect)

@@ -1,4 +1,4 @@
-"""Entmax inside and behind a model: attention with exact zeros, words to sample from, pooled hidden states."""
+"""Entmax for models of `transformers`: attention with exact zeros, sampling of words, pooling of hidden states."""
 
 from typing import Any
 
@@ -53,12 +53,12 @@ def entmax_attention_forward(
         key: (B, G, L, d), G dividing H.
         value: (B, G, L, c).
         attention_mask: boolean (True = may be attended) or added to the scores, (B, 1 or H, Q, ≥ L); None for all keys,
-            or for those up to a query's own place if the layer is causal.
+            or, in a causal layer, for the keys up to the position of a query.
         dropout: share of the weights to drop.
         scaling: factor of the scores, 1/√d by default.
         is_causal: whether the layer is causal; `module.is_causal` by default. It matters without a mask only.
         position_bias: added to the scores, (1 or B, H, Q, L).
-        sliding_window: how far back a query sees; the mask holds this already.
+        sliding_window: number of keys that a query may attend; the mask already accounts for it.
         options: arguments for other implementations.
     """
     for name in REFUSED:
@@ -73,7 +73,7 @@ def entmax_attention_forward(
             'Call the model, not the layer, after model.set_attn_implementation("entmax").'
         )
     if causal and keys > queries:
-        # Only the first call with a static cache has fewer queries than keys and no mask: later keys are not filled.
+        # Only a first call with a static cache has no mask and fewer queries than keys: the last keys are still empty.
         key, value = key[:, :, :queries], value[:, :, :queries]
         position_bias = None if position_bias is None else position_bias[..., :queries]
     mask, bias = _mask_and_bias(attention_mask, key.shape[2])
@@ -106,7 +106,7 @@ def _mask_and_bias(mask: Tensor | None, keys: int) -> tuple[Tensor | None, Tenso
     mask = mask[..., :keys]  # masks for a static cache may be longer
     if mask.dtype == torch.bool:
         return mask, None
-    # A masked key has the least finite number as its bias; a row with every key masked must get zeros, not a mean.
+    # Masked keys have the least finite number as bias. With a boolean mask too, a fully masked row gets zeros, no mean.
     return mask > torch.finfo(mask.dtype).min / 2, mask
 
 

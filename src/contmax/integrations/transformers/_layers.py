@@ -1,4 +1,4 @@
-"""The inside of `transformers` that this integration relies on: private names, attention layers and their α.
+"""Internals of `transformers` that this integration relies on: private names, attention layers and their α.
 
 Every private name of `transformers` that the integration reads is in this file; the methods that it extends are in
 `EXTENDED` of `_registration.py`. `tests/integrations/test_transformers_names.py` checks both lists and `_OWN_SOFTMAX`.
@@ -21,7 +21,7 @@ NAME = "entmax"
 _DEFAULT_ALPHA = 1.5
 # Attributes of configurations that hold the number of layers of a stack.
 _COUNTS = ("num_hidden_layers", "num_layers", "num_decoder_layers", "encoder_layers", "decoder_layers")
-# Arguments of layers that change the weights and have no counterpart in entmax attention.
+# Arguments that change the weights and that entmax attention does not support → description for the error message.
 REFUSED = {
     "softcap": "soft-capped scores",
     "s_aux": "attention sinks",
@@ -29,10 +29,10 @@ REFUSED = {
     "indices": "keys chosen by an indexer",
     "block_indices": "blocks of keys chosen by an indexer",
 }
-# Attributes of layers that will pass such an argument, so that they are refused before any call.
+# Attribute of a layer → argument of `REFUSED` that the layer will pass; such layers are refused before any call.
 _PASSES = {"attn_logit_softcapping": "softcap", "sinks": "s_aux"}
 # Endings of the names of attention classes that compute a softmax themselves, in models whose other attention follows
-# the interface of transformers. Models without any such layer are refused by transformers' own check.
+# the interface of transformers. Models in which no layer follows it are refused by transformers' own check.
 _OWN_SOFTMAX = (
     "BigBirdPegasusBlockSparseAttention",
     "BigBirdPegasusSelfAttention",
@@ -62,12 +62,12 @@ def uses_entmax(part: Any) -> bool:
 
 
 def is_initialised(part: Any) -> bool:
-    """Whether transformers has loaded or made the values of a tensor, or of all tensors of a module."""
+    """Whether transformers has loaded or initialised a tensor, or all tensors of a module."""
     return getattr(part, "is_meta", False) or getattr(part, "_is_hf_initialized", False)
 
 
 def mark_initialised(module: Any) -> None:
-    """Keep transformers from initialising a module once more when an outer constructor ends."""
+    """Keep transformers from initialising a module again at the end of an outer constructor."""
     module._is_hf_initialized = True
 
 
@@ -77,7 +77,7 @@ def collects_attentions() -> bool:
 
 
 def attention_layers(model: Module) -> Iterator[tuple[str, Any]]:
-    """Names and layers that look attention up under the name in their configuration, `layer.config`."""
+    """(name, layer) of every layer that looks up its attention function by the name in `layer.config`."""
     for name, module in model.named_modules():
         if _looks_attention_up(type(module)):
             yield name, module
@@ -94,7 +94,7 @@ def entmax_layers(model: Module) -> list[Any]:
 
 
 def number_layers(model: Module) -> None:
-    """Set `entmax_layer` of each attention layer to its number in the stack: many have no `layer_idx`."""
+    """Set `entmax_layer` of each attention layer to its number in the stack: many layers have no `layer_idx`."""
     for name, layer in attention_layers(model):
         found = re.search(r"\.(\d+)\.", f".{name}.")
         number = getattr(layer, "layer_idx", None)
@@ -102,13 +102,13 @@ def number_layers(model: Module) -> None:
 
 
 def alpha_of(layer: Any) -> float | Tensor:
-    """α of an attention layer: a number, or a tensor with one per head if they are learned."""
+    """α of an attention layer: a number, or a tensor with one α per head if α is learned."""
     learned = getattr(layer, "entmax_alpha", None)
     return given_alpha(layer) if learned is None else cast(AlphaModule, learned).alpha
 
 
 def given_alpha(layer: Any) -> float:
-    """α of a layer in its configuration."""
+    """α of a layer, read from its configuration."""
     alpha = getattr(layer.config, "entmax_alpha", None)
     if alpha is None:
         return _DEFAULT_ALPHA
@@ -137,7 +137,7 @@ def require_one_per_layer(alpha: float | Sequence[float], config: PreTrainedConf
 
 
 def heads_of(layer: Any) -> int:
-    """The number of heads of the queries of an attention layer."""
+    """The number of query heads of an attention layer."""
     for owner in (layer, layer.config):
         for name in ("num_heads", "num_attention_heads", "n_heads", "n_head"):
             number = getattr(owner, name, None)
@@ -155,7 +155,7 @@ def refuse(layer: Module, name: str) -> NoReturn:
 
 
 def require_settable(model: PreTrainedModel) -> None:
-    """Refuse a class of models that computes attention by itself, before its constructor looks the name up."""
+    """Refuse a model whose class computes attention by itself, before its constructor looks up the attention name."""
     if not model._can_set_attn_implementation():
         raise ValueError(
             f'{type(model).__name__} computes its attention by itself and would ignore attn_implementation="{NAME}". '
@@ -173,7 +173,7 @@ def require_attention(model: Module) -> None:
 
 
 def require_interface(model: PreTrainedModel) -> None:
-    """Refuse a model that would go on with softmax, or fail in its first call."""
+    """Refuse a model that would silently use softmax, or fail in its first call."""
     require_settable(model)
     for module in _own_modules(model):
         for attribute, name in _PASSES.items():
@@ -188,13 +188,13 @@ def require_interface(model: PreTrainedModel) -> None:
 
 
 def _looks_attention_up(kind: type[Module]) -> bool:
-    # `forward` of such a layer calls ALL_ATTENTION_FUNCTIONS.get_interface; nothing else marks these layers.
+    # `forward` of an attention layer calls ALL_ATTENTION_FUNCTIONS.get_interface; no other mark exists.
     code = getattr(inspect.unwrap(kind.forward), "__code__", None)
     return code is not None and "ALL_ATTENTION_FUNCTIONS" in code.co_names and not issubclass(kind, PreTrainedModel)
 
 
 def _own_modules(module: Module) -> Iterator[Module]:
-    """Modules inside, without those of models inside."""
+    """Submodules at every depth, without nested models and their submodules."""
     for child in module.children():
         if not isinstance(child, PreTrainedModel):
             yield child

@@ -1,4 +1,4 @@
-"""Models of `transformers` that use entmax: their registration, and α set, learned by each head, or on a schedule."""
+"""Entmax in models of `transformers`: registration, and α that is set, learned per head, or on a schedule."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -68,7 +68,7 @@ def register() -> None:
 
 
 def _extend(name: str, extended: Callable[..., Any]) -> None:
-    """Replace a method of `PreTrainedModel` by `extended(original, self or class, …)`, once."""
+    """Replace a method of `PreTrainedModel` by `extended(original, self or class, …)`; a second call does nothing."""
     given = vars(PreTrainedModel)[name]
     original = given.__func__ if isinstance(given, classmethod) else given
     if hasattr(original, "_extended_by_contmax"):
@@ -83,14 +83,14 @@ def _extend(name: str, extended: Callable[..., Any]) -> None:
 
 
 def _init(original: Any, model: PreTrainedModel, *arguments: Any, **options: Any) -> None:
-    """Runs at the beginning of each constructor, before layers are made."""
+    """`PreTrainedModel.__init__`, which runs before a model makes its layers."""
     original(model, *arguments, **options)
     if uses_entmax(model):
         require_settable(model)
 
 
 def _post_init(original: Any, model: PreTrainedModel) -> None:
-    """Runs at the end of each constructor, before weights are loaded."""
+    """`PreTrainedModel.post_init`, which runs at the end of a model's constructor, before weights are loaded."""
     if uses_entmax(model):
         require_interface(model)
         number_layers(model)
@@ -99,7 +99,7 @@ def _post_init(original: Any, model: PreTrainedModel) -> None:
             f"config.entmax_alpha is {model.config.entmax_alpha}, but attention is {model.config._attn_implementation}:"
             f' pass attn_implementation="{NAME}" to use it.'
         )
-    # `from_pretrained` fills the parameters.
+    # Make the parameters of a learned α, which `from_pretrained` then loads.
     for _, layer in attention_layers(model):
         if getattr(layer.config, "entmax_alpha_learnable", False) and not hasattr(layer, "entmax_alpha"):
             layer.entmax_alpha = _learned(layer, None)
@@ -118,7 +118,7 @@ def _set_attn_implementation(original: Any, model: PreTrainedModel, attn_impleme
         require_attention(model)
     original(model, attn_implementation, **options)
     if everywhere:
-        # transformers 5.17 leaves out encoders and decoders that have a copy of the configuration.
+        # transformers 5.17 does not update encoders and decoders that have a copy of the configuration.
         for each in models:
             if type(each.config) is type(model.config):
                 each.config._attn_implementation = model.config._attn_implementation
@@ -126,7 +126,7 @@ def _set_attn_implementation(original: Any, model: PreTrainedModel, attn_impleme
 
 
 def _initialize_weights(original: Any, model: PreTrainedModel, module: Module, *arguments: Any) -> None:
-    # A checkpoint may have no α; transformers then makes a tensor without a value for it.
+    # If a checkpoint has no α, transformers makes a tensor without a value.
     if type(module) is AlphaModule and not is_initialised(module) and not is_initialised(module.alpha_logit):
         module.reset_parameters()
     original(model, module, *arguments)
@@ -135,8 +135,7 @@ def _initialize_weights(original: Any, model: PreTrainedModel, module: Module, *
 def _made(original: Any, kind: type[PreTrainedModel], *arguments: Any, **options: Any) -> Any:
     made = original(kind, *arguments, **options)
     model = made[0] if isinstance(made, tuple) else made
-    # Only a model that is made with one of these options is checked. transformers makes the parts of a model without
-    # them, and some of these parts have no attention.
+    # transformers makes the parts of a model, some of which have no attention, without these options: skip parts.
     if not options.keys().isdisjoint(("attn_implementation", "config")) and uses_entmax(model):
         require_attention(model)
     return made
@@ -219,7 +218,7 @@ def make_alpha_learnable(model: Module, alpha: float | None = None) -> None:
     """
     layers = entmax_layers(model)
     number_layers(model)
-    # Making all of them first leaves the model as it was if one cannot be made.
+    # Make all modules before changing the model, so that an error leaves the model unchanged.
     learned: list[Any] = [_learned(layer, alpha) for layer in layers]
     for layer, module in zip(layers, learned, strict=True):
         mark_initialised(module)
