@@ -208,7 +208,7 @@ class BetaGaussian(Elliptical, LineDensity):
 
     @classmethod
     def _made(cls, loc: Tensor, scale: Tensor, alpha: Number, *, validate_args: bool | None) -> Self:
-        """The density of these parameters. It accepts α in all families; the constructor of a parabola does not."""
+        """``cls`` with these parameters, set by BetaGaussian's constructor, since TruncatedParabola's takes no α."""
         new = cls.__new__(cls)
         BetaGaussian.__init__(new, loc, scale, alpha, validate_args=validate_args)
         return new

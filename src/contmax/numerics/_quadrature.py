@@ -1,7 +1,7 @@
 """Gauss–Legendre rules, and Legendre series that interpolate, differentiate and integrate sampled functions.
 
-Small constant matrices map the values of a function at Gauss nodes to its Legendre coefficients Σ cₘ Pₘ, and these to
-the coefficients of derivatives and antiderivatives. Matrices, nodes and weights are computed once per device.
+Small constant matrices map the values of a function at Gauss nodes to the coefficients cₘ of a Legendre series Σ cₘ Pₘ,
+and cₘ to coefficients of the derivative and the antiderivative. All tables are computed once per device.
 """
 
 from typing import Any

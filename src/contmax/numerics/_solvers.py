@@ -101,7 +101,7 @@ def sign_change(
 
 
 def implicit_root(root: Float[Tensor, "..."], residual: Residual) -> Float[Tensor, "..."]:
-    """A root known to about nine digits, to all digits and differentiable in the tensors that ``residual`` uses.
+    """The root, refined from about nine digits to all, as a differentiable function of the tensors in ``residual``.
 
     Each Newton step at a root doubles the number of correct derivatives: two steps give the value and the first three
     derivatives. The search that found ``root`` is not differentiated.
