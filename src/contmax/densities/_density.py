@@ -240,7 +240,7 @@ class Density(Distribution):
         return self.variance[..., None, None]
 
     def expand(self, batch_shape: _size, _instance: Any = None) -> Self:
-        """The same density with a larger batch shape, without copying its parameters."""
+        """The density with a larger batch shape, without copying its parameters."""
         new: Self = self._get_checked_instance(type(self), _instance)
         shape = torch.Size(batch_shape)
         new.__dict__.update(self.__dict__)

@@ -19,7 +19,7 @@ _LARGEST_GAP = 100.0
 
 
 class Elliptical(Density):
-    """A density that depends on t only through Δ = (t−μ)ᵀΣ⁻¹(t−μ), with the profile of index α."""
+    """A density that depends on t only through Δ = (t−μ)ᵀΣ⁻¹(t−μ), with the radial profile (``_profile``) of α."""
 
     _profile: Profile
     #: Σ in the working dtype; on the line a 1×1 diagonal.
@@ -211,6 +211,6 @@ def weighted_moments(
 
 
 def _shares(weights: Tensor | None, samples: Float[Tensor, "n *batch"]) -> Float[Tensor, "n *batch"]:
-    """Weights of samples, normalised to a sum of one; equal for None."""
+    """``weights`` normalised to a sum of one over the samples; equal weights for None."""
     share = torch.ones_like(samples) if weights is None else weights.to(samples.dtype).expand(samples.shape)
     return share / share.sum(0)

@@ -21,7 +21,7 @@ from contmax.numerics import float64_of, graded_rule
 # Breakpoints lie at centre + step·width: with 32 graded nodes in each piece, and the tails beyond the last step, they
 # resolve Gaussian, exponential and algebraic decay to 1e-14.
 _STEPS = (-16.0, -8.0, -4.0, -2.0, -1.0, 1.0, 2.0, 4.0, 8.0, 16.0)
-# Extra breakpoints near the ends of a bounded base, as shares of its length: a transform may stretch its ends a lot.
+# Extra breakpoints near the ends of a bounded base, as shares of its length: transforms may stretch its ends.
 _MARGINS = tuple(10.0**-k for k in range(1, 13))
 # Nodes of a whole rule, and the minimum number of nodes in each piece.
 _NODES, _NODES_IN_PIECE = 256, 32
@@ -35,9 +35,9 @@ _PROBES = (1e-9, 1e-7)
 
 @dataclass(frozen=True)
 class Landmarks:
-    """Where a density on the line begins, bends, ends and has its mass, in float64.
+    """The support, bends and breakpoints of a density on the line, and where its mass lies, in float64.
 
-    Only points at which the density is not smooth need to carry a gradient: an integral does not depend on the others.
+    Only points at which the density is not smooth need a gradient: an integral does not depend on other breakpoints.
 
     Attributes:
         low: lower end of the support, ``(*batch)``; −∞ where unbounded.
@@ -45,7 +45,7 @@ class Landmarks:
         centre: a point inside the support, where most of the mass is, ``(*batch)``.
         width: length scale of the density around the centre, without gradient, ``(*batch)``.
         bends: points at which the score is not smooth, ``(m, *batch)``; m may be 0.
-        cuts: points between which the density is smooth and of one scale, in any order, ``(n, *batch)``.
+        cuts: breakpoints between which the density is smooth and has one length scale, in any order, ``(n, *batch)``.
         bounded: whether low and high are known to be finite without reading values; a rule then has no tails.
     """
 
@@ -139,7 +139,7 @@ def _transformed_landmarks(density: TransformedDistribution) -> Landmarks:
 
 
 def _first_finite(density: Distribution, names: Sequence[str], otherwise: float) -> Tensor:
-    """For each batch element the first finite value among these properties, or ``otherwise``."""
+    """For each batch element the first finite value of the properties ``names``, or ``otherwise``."""
     known = _known(density, names)
     if not known:
         raise NotImplementedError(
@@ -175,7 +175,7 @@ class LineRule:
     Attributes:
         points: t, ``(n, *shape)``.
         shares: quadrature weights, ``(n, *shape)``, zero in the tails beyond a finite end of the support.
-        beside_bends: ``points``, where points of an empty piece, which lie on a bend, are moved to just above the bend.
+        beside_bends: ``points``; in empty pieces, which lie on a bend, moved to just above the bend.
     """
 
     def __init__(
@@ -229,7 +229,7 @@ class LineRule:
         return torch.stack([torch.where(far, step, first) for step in steps])
 
     def log_density(self, density: Distribution) -> tuple[Tensor, Tensor]:
-        """ln p at the points, at least _LOG_TINY, and where it is larger; ``density`` must be :func:`unchecked`."""
+        """ln p at the points, at least _LOG_TINY, and where it is larger; p is from ``_density.unchecked``."""
         with torch.no_grad():
             inside = (self._seen > self._low) & (self._seen < self._high)
             alive = inside & (density.log_prob(torch.where(inside, self._seen, self._inner)) > _LOG_TINY)
@@ -269,7 +269,7 @@ class LineRule:
 
 
 def line_expectation(density: Distribution, function: Callable[[Tensor, Tensor], Tensor]) -> Float[Tensor, "*batch"]:
-    """E_p of a function of t and ln p(t), in float64, for a density that is :func:`unchecked`."""
+    """E_p of a function of t and ln p(t), in float64, for a density from ``_density.unchecked``."""
     rule = LineRule(landmarks_of(density), density.batch_shape)
     log_p, alive = rule.log_density(density)
     return torch.where(alive, rule.shares * log_p.exp() * function(rule.points, log_p), 0.0).sum(0)

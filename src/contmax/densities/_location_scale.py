@@ -103,7 +103,7 @@ class Triangular(LineDensity):
         return self._round(1 / (3 * self._half_width()) - 0.5)
 
     def conjugate(self) -> Float[Tensor, "*batch"]:
-        """Ω₂* of the centred score, ½ − 2/(3√b)."""
+        """Ω₂* of the score −|t−μ|/b, ½ − 2/(3√b)."""
         return self._round(0.5 - 2 / (3 * self._half_width()))
 
     @property

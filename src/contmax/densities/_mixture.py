@@ -197,7 +197,7 @@ class Mixture(_WeightedSum):
         quantiles = self._components().icdf(self._spread(torch.where(valid, q, 0.5)))
         low, high = quantiles.amin(-1), quantiles.amax(-1)
         end = (q <= 0) | (q >= 1) | (low == high)
-        # At q = 0 and 1 the quantile is an end of the support, which may be infinite: search in [0, 1], without effect.
+        # At q = 0 and 1 the quantile is an end of the support, perhaps infinite: search in [0, 1] and drop the result.
         bracket = torch.where(end, 0.0, low), torch.where(end, 1.0, high)
         residual = self._residual(q)
         t = implicit_root(monotone_root(residual, *bracket, tolerance=1e-10), residual)
@@ -355,7 +355,7 @@ class Empirical(_WeightedSum):
 
 
 def _picked(table: Tensor, index: Tensor, event_dims: int = 0) -> Tensor:
-    """table[…, index] of each row: table ``(*batch, K, *event)``, index in 0 … K − 1, ``(*sample, *batch)``."""
+    """Entry ``index`` of each row of a table: table ``(*batch, K, *event)``, index ``(*sample, *batch)``."""
     parts, *event = table.shape[table.ndim - 1 - event_dims :]
     where = index.reshape(index.shape + (1,) * (1 + event_dims)).expand(*index.shape, 1, *event)
     return table.expand(*index.shape, parts, *event).gather(index.ndim, where).squeeze(index.ndim)

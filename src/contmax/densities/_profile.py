@@ -48,7 +48,7 @@ class Profile:
         return self.alpha.double() - 1.0 if isinstance(self.alpha, Tensor) else self.alpha - 1.0
 
     def coefficients(self, like: Tensor) -> tuple[Scalar, Scalar, Scalar]:
-        """ε, and c, w with C = c − w·½ln|Σ|; numbers for a number α, else tensors in the dtype of ``like``.
+        """ε, c and w with C = c − w·½ln|Σ|; numbers for a number α, else tensors in the dtype of ``like``.
 
         Tensors are computed in float64 and in each call: the graph of a cached tensor could be freed by the first of
         two backward passes.
@@ -59,7 +59,7 @@ class Profile:
         return gap, peak, weight
 
     def _margin(self) -> Scalar:
-        """1 + ε(s+1) = (s+1)α − s, zero where the variance becomes infinite; without rounding errors of the product."""
+        """1 + ε(s+1) = (s+1)α − s, zero where the variance becomes infinite, computed without rounding (s+1)α."""
         alpha = self.alpha.double() if isinstance(self.alpha, Tensor) else self.alpha
         # Dekker's splitting: the product of s + 1 with the upper half of the digits of α is exact.
         carried = 134217729.0 * alpha
@@ -226,7 +226,7 @@ class UniformProfile(Profile):
         return scale * self.radius(scale.log())
 
     def log_unit(self, half_log_det: Tensor) -> Tensor:
-        """ln R, from the unit volume."""
+        """ln R, from a volume of one."""
         return 0.5 * (self._log_unit_radius_sq - half_log_det / self.half)
 
     def log_density(self, square: Tensor, half_log_det: Tensor) -> Tensor:

@@ -25,7 +25,7 @@ Array = np.ndarray | np.float64
 
 
 class Frozen:
-    """One density with its parameters, with the methods of a frozen scipy distribution."""
+    """A density with given parameters, which has the methods of a frozen scipy distribution."""
 
     def __init__(self, density: Any) -> None:
         self.density = density

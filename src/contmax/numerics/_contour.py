@@ -105,7 +105,7 @@ class Complex:
 
 
 class Hyperbola(NamedTuple):
-    """Number of nodes on the upper half, largest u, c, largest κ, and fraction of the curvature of steepest descent."""
+    """In order: nodes on the upper half, largest u, c, largest κ, and fraction of the curvature of steepest descent."""
 
     nodes: int
     end: float

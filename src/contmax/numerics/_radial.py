@@ -197,7 +197,7 @@ def _smaller_tail(
 
 
 def _extent(y: Tensor, a: float, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Whether the tail below y is the smaller, the integrand's width near y, and the largest offset of a node over y.
+    """Whether the tail below y is the smaller, the integrand's width near y, and the largest ``offset`` in `_smaller_tail`.
 
     The value of an integral does not depend on its nodes, so all three have no gradient.
     """
