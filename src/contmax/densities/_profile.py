@@ -6,9 +6,9 @@ distance Δ is
 .. math:: \ln p = C + \tfrac1\varepsilon\,\mathrm{log1p}(-\varepsilon u), \quad u = \frac{\Delta}{2\rho}, \quad
           \rho = e^{\varepsilon C}, \quad C = \frac{G_N(\varepsilon) - s\ln 2\pi - \frac12\ln|\Sigma|}{1 + s\varepsilon}
 
-where C is the log-density at the mode. For ε > 0 this is :math:`[(R^2-\Delta)/2k]_+^k` with k = 1/ε and
-:math:`R^2 = 2k\rho`; for ε < 0 it is a Student-t; at ε = 0 it is the Gaussian. Every quantity below is written so that
-it is smooth in ε through 0, which is why α may be a tensor whose entries lie on both sides of 1.
+where C is the log-density at the mode. For ε > 0 p is :math:`[(R^2-\Delta)/2k]_+^k`, k = 1/ε, :math:`R^2 = 2k\rho`; for
+ε < 0 a Student-t, at ε = 0 the Gaussian. A is the normaliser and λ the threshold of the score −Δ/2. All formulas are
+smooth in ε through 0, so that a tensor α may have entries on both sides of 1.
 """
 
 import functools

@@ -1,13 +1,13 @@
 r"""The law of the radius of the standard β-Gaussian, for every α at once, by double-exponential quadrature.
 
-The standard β-Gaussian has density ∝ :math:`[1-\varepsilon u]_+^{1/\varepsilon}` with u = r²/2 and ε = α − 1: the
-normal law at ε = 0. The coordinate :math:`y = -\frac\alpha\varepsilon\,\mathrm{log1p}(-\varepsilon u)` stretches any
-support to a half line, on which the law of the radius is an integral from 0 to y, or from y to ∞, of
+The standard β-Gaussian in N dimensions has density ∝ :math:`[1-\varepsilon u]_+^{1/\varepsilon}`, u = r²/2, ε = α − 1:
+normal at ε = 0. The coordinate :math:`y = -\frac\alpha\varepsilon\,\mathrm{log1p}(-\varepsilon u)` stretches any support
+to a half line, on which the law of the radius is an integral from 0 to y, or from y to ∞, of
 
 .. math:: \int \Big(\frac{1-e^{-cy}}{c}\Big)^{a-1} e^{-y}\,dy = \int e^{h}\,d\ln y, \qquad
           h(y) = a\ln y + (a-1)\ln\frac{1-e^{-cy}}{cy} - y, \qquad a = \tfrac N2, \quad c = \tfrac\varepsilon\alpha
 
-With x = 1 − e^{−cy} this is the incomplete beta integral for b = 1/c; c = 0 gives the incomplete gamma integral, c < 0
+With x = 1 − e^{−cy} this is the incomplete beta integral with b = 1/c; c = 0 gives the incomplete gamma integral, c < 0
 the Student-t and F families. The integral is smooth in c through 0, so one rule serves them all: 53 nodes for every a
 and c, no iteration and no test of convergence. The side of the mode on which y lies decides which of the two integrals
 is computed; the other is its complement.
@@ -197,7 +197,7 @@ def _smaller_tail(
 
 
 def _extent(y: Tensor, a: float, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Whether the tail below y is the smaller, the integrand's width near y, and the largest ``offset`` in `_smaller_tail`.
+    """Whether the tail below y is the smaller, the integrand's width near y, and the largest offset in `_smaller_tail`.
 
     The value of an integral does not depend on its nodes, so all three have no gradient.
     """
