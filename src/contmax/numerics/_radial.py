@@ -1,7 +1,7 @@
 r"""The law of the radius of the standard β-Gaussian, for every α at once, by double-exponential quadrature.
 
 The standard β-Gaussian in N dimensions has density ∝ :math:`[1-\varepsilon u]_+^{1/\varepsilon}`, u = r²/2, ε = α − 1:
-normal at ε = 0. The coordinate :math:`y = -\frac\alpha\varepsilon\,\mathrm{log1p}(-\varepsilon u)` stretches any support
+normal at ε = 0. The coordinate :math:`y = -\frac\alpha\varepsilon\,\mathrm{log1p}(-\varepsilon u)` maps any support
 to a half line, on which the law of the radius is an integral from 0 to y, or from y to ∞, of
 
 .. math:: \int \Big(\frac{1-e^{-cy}}{c}\Big)^{a-1} e^{-y}\,dy = \int e^{h}\,d\ln y, \qquad
