@@ -65,21 +65,21 @@ def exp_beta(u: Float[Tensor, "..."], beta: float | int | Tensor) -> Float[Tenso
     y = gap * inner
     lowest, highest = exponent_range(u.dtype)
     if isinstance(beta, Tensor) and carries_gradient(beta):
-        # Near y = 0 u·log1p(y)/y is smooth in β; elsewhere log1p(y)/(1−β) has the simpler, exact derivative in u.
+        # Near y = 0 use u·log1p(y)/y, smooth in β; elsewhere log1p(y)/(1−β), whose derivative in u is simple and exact.
         near = near_log1p(y)
         exponent = torch.where(
             near,
             inner * log1p_over_series(torch.where(near, y, 0.0)),
             torch.log1p(torch.where(near, 0.0, y)) / torch.where(near, 1.0, gap),
         )
-        # Where the derivative in β would overflow, only the gradient through `inner` is kept, with slope 1/(1+y).
+        # Where the derivative in β would overflow, drop it; the derivative of the exponent in u is 1/(1+y).
         tangent = exponent.detach() + (inner - inner.detach()) / (1 + y.detach())
         exponent = torch.where(exponent > highest - 2 * math.log(highest) - 4, tangent, exponent)
     else:
         exponent = _over_gap(torch.log1p(y), inner, gap)
     outside = outside | (exponent < lowest) | (exponent > highest)
     value = torch.exp(torch.where(outside, 0.0, exponent))
-    # The exponent has the sign of u, so the sign of u tells +∞ from 0.
+    # The exponent has the sign of u: out of range, u > 0 means +∞ and u < 0 means 0.
     value = torch.where(outside & (u > 0), math.inf, value)
     return torch.where(outside & (u < 0), 0.0, value).to(dtype)
 
@@ -156,7 +156,7 @@ def tsallis_negentropy(
     mass = _weighted_sum(p, measure, axis)
     stable = _weighted_sum(torch.where(zero, 0.0, inner * _log_with_gap(inner, gap)), measure, axis) / order
 
-    # Where |α − 1| > ε^¼ the definition amplifies the rounding of the mass by less than ε^-¼.
+    # ε is the machine epsilon: for |α − 1| > ε^¼ the definition amplifies rounding of the mass by less than ε^-¼.
     normalised = (mass.detach() - 1).abs() <= 16 * torch.finfo(given.dtype).eps
     use_stable = (gap == 0) | (normalised & (gap.abs() < torch.finfo(p.dtype).eps ** 0.25))
     power = torch.where(zero, 0.0, inner**order)
@@ -205,7 +205,7 @@ def escort(
 
     zero = p <= 0
     inner = torch.log(torch.where(zero, 1.0, _without_subnormal_slope(p)).clamp(max=torch.finfo(p.dtype).max))
-    # p^β is divided by its largest counted entry, so that it neither overflows nor vanishes everywhere.
+    # Divide p^β by its largest entry of positive weight, so that the powers neither overflow nor all vanish.
     ignored = zero if not measure else zero | (measure[0] <= 0)
     fixed = inner.detach()
     top = torch.where(ignored, -math.inf, fixed).amax(axis, keepdim=True)
@@ -219,7 +219,7 @@ def escort(
 
 
 def _log_with_gap(u: Tensor, gap: Tensor) -> Tensor:
-    """log_β(u) from gap = 1 − β: rounding β itself would lose the digits of a small gap."""
+    """log_β(u) from gap = 1 − β, since a β rounded to the dtype of u would lose the digits of a small gap."""
     if not carries_gradient(u, gap):
         log = torch.log(u)
         return torch.where(u < 0, -math.inf, _over_gap(torch.expm1(gap * log), log, gap))
@@ -228,7 +228,7 @@ def _log_with_gap(u: Tensor, gap: Tensor) -> Tensor:
     y = gap * log
     near, far, over = split_exp(y)
     far = torch.where(far < exponent_range(u.dtype)[0], far.detach(), far)
-    # exp − 1: the derivative of expm1, expm1 + 1, would cancel.
+    # Not expm1: torch computes its derivative as expm1 + 1, which loses all digits at large negative arguments.
     value = torch.where(
         near,
         log * expm1_over_series(torch.where(near, y, 0.0)),
@@ -242,28 +242,28 @@ def _log_with_gap(u: Tensor, gap: Tensor) -> Tensor:
 
 
 def _over_gap(value: Tensor, limit: Tensor, gap: Tensor) -> Tensor:
-    """value/gap, or its limit where the gap 1 − β is zero to rounding.
+    """value/gap, or ``limit`` where the gap 1 − β is zero or nearly so.
 
-    This needs no series: without a derivative in β nothing cancels in the quotient.
+    For callers without a derivative in β: their quotient needs no series, since only that derivative cancels.
     """
     zero = gap.abs() < torch.finfo(gap.dtype).tiny / torch.finfo(gap.dtype).eps
     return torch.where(zero, limit, value / torch.where(zero, 1.0, gap))
 
 
 def _without_subnormal_slope(u: Tensor) -> Tensor:
-    """``u``, detached where it is subnormal: there 1/u, the slope of the logarithm, overflows."""
+    """``u``, detached where it is subnormal, since 1/u, the slope of ln u, overflows at subnormal u."""
     return torch.where(u < torch.finfo(u.dtype).tiny, u.detach(), u)
 
 
 def _weighted_sum(values: Tensor, measure: list[Tensor], axis: int) -> Tensor:
-    """Σ w·values along an axis that is kept; without a measure w = 1."""
+    """Σ w·values over ``axis``, which stays with size 1; ``measure`` holds w, or is empty for w = 1."""
     for weight in measure:
         values = values * weight
     return values.sum(axis, keepdim=True)
 
 
 def _index(index: float | int | Tensor, like: Tensor) -> Tensor:
-    """The index α or β as a tensor of the dtype of ``like``; a number becomes a scalar on its device."""
+    """α or β as a tensor in the dtype of ``like``; a number becomes a 0-d tensor on the device of ``like``."""
     if isinstance(index, Tensor):
         return index.to(like.dtype)
     if not -math.inf < index < math.inf:
@@ -272,14 +272,14 @@ def _index(index: float | int | Tensor, like: Tensor) -> Tensor:
 
 
 def _distance_from_one(index: float | int | Tensor, like: Tensor) -> Tensor:
-    """1 − index, subtracted in the precision of the given index."""
+    """1 − index, subtracted before rounding to the dtype of ``like``."""
     if isinstance(index, Tensor):
         return (1 - index.to(wide_dtype(index.dtype))).to(like.dtype)
     return _index(1 - index, like)
 
 
 def _axis(p: Tensor, dim: int, index: float | int | Tensor) -> int:
-    """``dim`` counted from the end, so that it stays valid after broadcasting with the index."""
+    """``dim`` as a negative number, valid also after broadcasting; refuses an index that varies along ``dim``."""
     axis = dim if dim < 0 else dim - p.ndim
     if isinstance(index, Tensor) and index.ndim >= -axis and index.shape[axis] != 1:
         shape = tuple(index.shape)
@@ -290,7 +290,7 @@ def _axis(p: Tensor, dim: int, index: float | int | Tensor) -> int:
 
 
 def _require_positive(alpha: float | int | Tensor) -> None:
-    """Refuse α outside of 0 < α < ∞; the values of a tensor are read only on an eager CPU."""
+    """Refuse α outside 0 < α < ∞; a tensor α is checked on an eager CPU only."""
     if isinstance(alpha, Tensor):
         bad = alpha.detach()[~((alpha > 0) & (alpha < math.inf))].tolist() if is_eager_cpu(alpha) else []
     else:

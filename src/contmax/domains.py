@@ -18,21 +18,21 @@ from contmax.numerics import gauss_legendre
 
 Number = float | int
 
-# Gauss nodes per cell and default cells per axis, by the dimension of the domain: 512 samples on an interval, 16,384
-# on a rectangle, 110,592 in a three-dimensional box.
+# Gauss nodes per cell and axis, and default cells per axis, by the dimension of the domain: in all 512 samples on an
+# interval, 16,384 on a rectangle, 110,592 in a three-dimensional box.
 _NODES_PER_CELL = {1: 16, 2: 8, 3: 6}
 _CELLS_PER_AXIS = {1: 32, 2: 16, 3: 8}
 
 
 class _Lebesgue:
-    """A box or an interval with Lebesgue measure: its two corners, and how finely a score is read."""
+    """Base of Box and Interval, with Lebesgue measure: corners ``low`` and ``high``, ``resolution`` cells per axis."""
 
     low: Tensor
     high: Tensor
     resolution: int
 
     def _set_resolution(self, resolution: int | None) -> None:
-        """Check the corners on eager CPU tensors, check the number of cells, and set it."""
+        """Check the corners (on eager CPU tensors) and the number of cells; set ``resolution`` or its default."""
         if is_eager_cpu(self.low, self.high):
             length, owner = self.high - self.low, type(self).__name__
             got = f"got low {self.low.tolist()} and high {self.high.tolist()}"
@@ -58,7 +58,7 @@ class _Lebesgue:
 
     @property
     def volume(self) -> Float[Tensor, ""]:
-        """Length, area or volume."""
+        """Length, area or volume of the domain."""
         return (self.high - self.low).prod()
 
     @property
@@ -68,7 +68,7 @@ class _Lebesgue:
 
     @property
     def nodes(self) -> Float[Tensor, "n *N"]:
-        """The points at which a score is read; its values there may be passed in place of a callable."""
+        """The points at which a score is sampled; the values at these points may be passed in place of a callable."""
         local, _ = gauss_legendre(self.nodes_per_cell, self.low.device)
         edges = torch.arange(self.resolution + 1, dtype=torch.float64, device=self.low.device) / self.resolution
         middle, half = (edges[1:] + edges[:-1]) / 2, (edges[1:] - edges[:-1]) / 2
@@ -229,7 +229,7 @@ class Knots:
 
 
 def _as_floats(owner: str, **given: object) -> list[Tensor]:
-    """Tensors of one real dtype and device; numbers join those of the tensors."""
+    """The values as tensors of one real dtype and device; numbers take the dtype and device of the given tensors."""
     tensors = [value for value in given.values() if isinstance(value, Tensor)]
     dtypes = [tensor.dtype for tensor in tensors] or [torch.get_default_dtype()]
     dtype = functools.reduce(torch.promote_types, dtypes)

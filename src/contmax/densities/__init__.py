@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    """Load the interface of scipy on its first use."""
+    """Import ``contmax.densities.stats`` on its first use."""
     if name == "stats":
         return importlib.import_module("contmax.densities.stats")
     raise AttributeError(f"module 'contmax.densities' has no attribute {name!r}")

@@ -66,7 +66,7 @@ class BetaGaussian(Elliptical, LineDensity):
 
     @property
     def variance(self) -> Float[Tensor, "*batch"]:
-        """a²/(2k+3); σ² only for α = 1."""
+        """a²/(2k+3) with a the half-width (α > 1); σ² only for α = 1."""
         return self._round(self._profile.variance_factor(self._half_log_det()) * self._wide(self.scale).square())
 
     @property
@@ -200,7 +200,7 @@ class BetaGaussian(Elliptical, LineDensity):
         return line_law(self._profile)
 
     def unit(self) -> Tensor:
-        """√ρ·σ, or the half-width for α = ∞."""
+        """√ρ·σ with ρ of ``_profile``, or the half-width for α = ∞."""
         return self._profile.unit(self._wide(self.scale))
 
     def _standard_draws(self, shape: torch.Size, like: Tensor) -> Tensor:
@@ -208,7 +208,7 @@ class BetaGaussian(Elliptical, LineDensity):
 
     @classmethod
     def _made(cls, loc: Tensor, scale: Tensor, alpha: Number, *, validate_args: bool | None) -> Self:
-        """The density of these parameters. It accepts α in all families; the constructor of a parabola does not."""
+        """``cls`` with these parameters, set by BetaGaussian's constructor, since TruncatedParabola's takes no α."""
         new = cls.__new__(cls)
         BetaGaussian.__init__(new, loc, scale, alpha, validate_args=validate_args)
         return new

@@ -1,12 +1,12 @@
 r"""The law of a β-Gaussian: its distribution function by the cheapest exact route for each α, and exact draws.
 
-The unit of a law on the line is √ρ·σ, or the half-width for α = ∞. Draws do not invert the distribution function. With
-z standard normal in N dimensions and g an independent gamma variable,
+The unit of a law on the line is √ρ·σ, or the half-width for α = ∞; ε, k, ρ are as in ``_profile``. Draws do not invert
+the distribution function. With LLᵀ = Σ, R² = 2ρ/|ε|, z standard normal in N dimensions and g a gamma variable,
 
 .. math:: t = \mu + \frac{R\,Lz}{\sqrt{\|z\|^2 + 2g}}, \quad g \sim \Gamma(k+1) \quad (\alpha > 1); \qquad
-          t = \mu + \frac{c\,Lz}{\sqrt{2g}}, \quad g \sim \Gamma(\tfrac\nu2) \quad (\alpha < 1)
+          t = \mu + \frac{R\,Lz}{\sqrt{2g}}, \quad g \sim \Gamma(-k-\tfrac N2) \quad (\alpha < 1)
 
-and t = μ + Lz at α = 1. In units of √ρ all three are z/√(m + ε₊‖z‖²/2) with m = |ε|g → 1 as ε → 0.
+and t = μ + Lz at α = 1. All three are t = μ + √ρLz/√(m + ε₊‖z‖²/2) with m = |ε|g → 1 as ε → 0.
 """
 
 import math
@@ -19,18 +19,18 @@ from contmax.densities._line import LineLaw
 from contmax.densities._profile import Profile, UniformProfile
 from contmax.numerics import float64_of, implicit_root, log_gamma_ratio, radial_density, radial_quantile, radial_shares
 
-# Up to this degree the Bernstein sum is cheaper than the general integral.
+# Up to this degree n the sum of PolynomialLaw is cheaper than the integral of GeneralLaw.
 _POLYNOMIAL_MAX = 16
 _NEWTON_STEPS = 8
-# Up to this concentration a sum of a few exponentials is five times faster than the rejection sampler.
+# Up to this concentration a gamma variable as a sum of exponentials is five times faster than by rejection.
 _ERLANG_MAX = 6.0
 
 
 class NormalLaw(LineLaw):
-    """α = 1, where ρ = 1."""
+    """The standard normal law, α = 1, in units of σ, since ρ = 1."""
 
     def tail(self, depth: Tensor) -> Tensor:
-        # torch computes ndtr from erf, which is −1 to the last digit in the tail.
+        # torch computes ndtr as (1 + erf)/2, which loses all digits in the tail, where erf rounds to −1.
         return 0.5 * torch.erfc(depth * math.sqrt(0.5))
 
     def depth(self, tail: Tensor) -> Tensor:
@@ -38,9 +38,9 @@ class NormalLaw(LineLaw):
 
 
 class PolynomialLaw(LineLaw):
-    r"""α = 1 + 1/n: with z = (1−d/R)/2 the tail is :math:`\sum_{j>n} \binom{2n+1}{j} z^j (1-z)^{2n+1-j}`.
+    r"""α = 1 + 1/n, n integer: with z = (1−d/R)/2 the tail is :math:`\sum_{j>n} \binom{2n+1}{j} z^j (1-z)^{2n+1-j}`.
 
-    All terms are positive. n = 0 is the uniform member.
+    All terms are positive, so no digits cancel. n = 0 is the uniform density, α = ∞.
     """
 
     reach: float
@@ -72,7 +72,7 @@ class PolynomialLaw(LineLaw):
         return (2 * n + 1) * math.comb(2 * n, n) * (z * (1 - z)) ** n
 
     def _search(self, tail: Tensor) -> Tensor:
-        """Newton's method on ln tail as a concave function of ln z: from a start left of the root it is monotone."""
+        """z by Newton's method for ln tail, a concave function of ln z: monotone from a start left of the root."""
         n = self._degree
         z = (tail / math.comb(2 * n + 1, n + 1)) ** (1 / (n + 1))
         for _ in range(_NEWTON_STEPS):
@@ -82,7 +82,7 @@ class PolynomialLaw(LineLaw):
 
 
 class GeneralLaw(LineLaw):
-    """Any α, number or tensor, through the law of the radius."""
+    """The law for any α, a number or a tensor, from the law of the radius |t|."""
 
     def __init__(self, alpha: float | Tensor, reach: float | Tensor) -> None:
         self._alpha, self.reach = alpha, reach
@@ -108,7 +108,7 @@ def line_law(profile: Profile) -> LineLaw:
 
 
 def radial_cdf(profile: Profile, radius: Tensor, half_log_det: Tensor) -> Tensor:
-    """P(√Δ ≤ r) in any dimension."""
+    """P(√Δ ≤ radius) in any dimension; Δ is the squared Mahalanobis distance from μ."""
     if isinstance(profile, UniformProfile):
         return (radius / profile.radius(half_log_det)).clamp(0, 1) ** profile.dim
     gap = float64_of(profile.alpha, radius) - 1
@@ -117,7 +117,7 @@ def radial_cdf(profile: Profile, radius: Tensor, half_log_det: Tensor) -> Tensor
 
 
 def draw_offsets(profile: Profile, shape: torch.Size, like: Tensor) -> Tensor:
-    """Draws from the standard β-Gaussian, ``(*shape, N)``, in the dtype of ``like``; the unit is √ρ, or R for α = ∞."""
+    """Draws of L⁻¹(t−μ) in units of √ρ, or of R for α = ∞: ``(*shape, N)``, in the dtype of ``like``."""
     alpha, dim = profile.alpha, profile.dim
     if isinstance(alpha, Tensor):
         return _mixed(alpha, dim, shape, like)
@@ -131,7 +131,7 @@ def draw_offsets(profile: Profile, shape: torch.Size, like: Tensor) -> Tensor:
 
 
 def _mixed(alpha: Tensor, dim: int, shape: torch.Size, like: Tensor) -> Tensor:
-    """Draws from the standard β-Gaussian for a tensor α, whose entries may lie on both sides of 1."""
+    """Draws as in :func:`draw_offsets` for a tensor α, whose entries may lie on both sides of 1."""
     gap = alpha.double() - 1
     with torch.no_grad():
         normal = _normal((*shape, dim), like)
@@ -145,7 +145,7 @@ def _mixed(alpha: Tensor, dim: int, shape: torch.Size, like: Tensor) -> Tensor:
 
 
 def _moving(radius: Tensor, gap: Tensor, dim: int) -> Tensor:
-    """A factor 1 whose derivative in α is that of ln r, for a radius r that contains a fixed share of the law.
+    """The factor 1 with the derivative ∂ln r/∂α, where the ball of radius r holds a fixed share of the law.
 
     A derivative through the gamma variable would be right on average, but its variance grows without bound as α → 1.
     """
@@ -157,7 +157,7 @@ def _moving(radius: Tensor, gap: Tensor, dim: int) -> Tensor:
 
     def residual(at: Tensor) -> tuple[Tensor, Tensor]:
         below, beyond = radial_shares(at, gap, dim, log_gamma=log_gamma)
-        # The smaller of the two shares keeps its digits.
+        # Only the smaller of the two shares has full relative accuracy.
         excess = torch.where(nearer_centre, below - inner, outer - beyond)
         return excess, radial_density(at, gap, dim, log_gamma=log_gamma)
 
@@ -178,12 +178,12 @@ def _ball(dim: int, k: float, shape: torch.Size, like: Tensor) -> Tensor:
 
 
 def _inside(like: Tensor) -> float:
-    """A factor just below one: rounding must not carry a point across the edge, where the density is zero."""
+    """A factor just below one, by which draws stay inside the support after rounding."""
     return 1 - 8 * torch.finfo(like.dtype).eps
 
 
 def _gamma(concentration: float, shape: torch.Size, like: Tensor) -> Tensor:
-    """Γ(c): exponentials and half a squared normal if 2c is a small whole number, else torch's sampler."""
+    """Gamma draws: sums of exponentials and half a squared normal for a small half-integer, else torch's sampler."""
     doubled = round(2 * concentration)
     if concentration > _ERLANG_MAX or abs(2 * concentration - doubled) > 1e-12 * doubled:
         full = torch.full(shape, concentration, dtype=like.dtype, device=like.device)

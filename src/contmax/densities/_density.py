@@ -1,4 +1,4 @@
-"""The contract of all densities, on top of torch.distributions.Distribution, and copies of them in other dtypes."""
+"""The base class of all densities, a torch.distributions.Distribution, and copies of densities in other dtypes."""
 
 import copy
 import math
@@ -22,11 +22,11 @@ _HALF = frozenset((torch.float16, torch.bfloat16))
 
 
 class Condition(constraints.Constraint):
-    """The points for which a function is true.
+    """The constraint that a function of points is true.
 
     Args:
-        name: how the set is shown.
-        check: the function of points.
+        name: the constraint's repr.
+        check: the function, from points to booleans.
         event_dim: 1 if points have coordinates, else 0.
     """
 
@@ -50,7 +50,7 @@ class Density(Distribution):
 
     arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {}
     has_rsample = True
-    #: Tensor attributes that carry the batch, with the number of event dimensions of each; ``expand`` needs no more.
+    #: Names of the tensor attributes that ``expand`` expands, with the number of event dimensions of each.
     _batched: ClassVar[dict[str, int]] = {}
 
     loc: Tensor
@@ -58,12 +58,12 @@ class Density(Distribution):
     """The index α: the density is the Ω_α-map of its score. A mixture or a set of samples has none."""
 
     def __init__(self, batch_shape: Size, event_shape: Size = torch.Size()) -> None:  # noqa: B008
-        # Torch's checks would refuse points off the support, so they stay off whatever the global default is.
+        # Torch's validation refuses points off the support, so it is off whatever the global default.
         super().__init__(batch_shape, event_shape, validate_args=False)
 
     @abstractmethod
     def _log_density(self, points: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-        """ln p at points of the working dtype, unrounded."""
+        """ln p at points in the working dtype (:meth:`_wide`), before rounding to the result dtype."""
 
     def log_prob(self, value: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
         """ln p(t).
@@ -84,7 +84,7 @@ class Density(Distribution):
         return self._log_density_at(self._points(value)).exp().to(self._result_dtype(value))
 
     def _log_density_at(self, points: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-        """ln p, also at infinite points: there it is −inf with zero gradient, where formulas would give ∞·0."""
+        """ln p, with −inf and zero gradient at infinite points, where :meth:`_log_density` may compute ∞·0."""
         endless = torch.isinf(points)
         log_density = self._log_density(torch.where(endless, 0.0, points))
         return torch.where(endless.any(-1) if self.event_shape else endless, -math.inf, log_density)
@@ -104,7 +104,7 @@ class Density(Distribution):
         return torch.where(endless, (points > 0).to(share.dtype), share).to(self._result_dtype(value))
 
     def _cdf(self, points: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-        """P(T ≤ t) at finite points of the working dtype, unrounded."""
+        """P(T ≤ t) at finite points in the working dtype, before rounding to the result dtype."""
         raise NotImplementedError(f"{type(self).__name__} has no distribution function.")
 
     def score(self, value: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
@@ -129,12 +129,12 @@ class Density(Distribution):
         return self._score(self._points(value)).to(self._result_dtype(value))
 
     def _score(self, points: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-        """The score at points of the working dtype, unrounded."""
+        """The score at points in the working dtype, before rounding to the result dtype."""
         alpha = self.required_alpha()
         return log_beta(self._log_density(points).exp(), 2 - alpha)
 
     def conjugate(self) -> Float[Tensor, "*batch"]:
-        """Ω_α*(f) = E_p[f] − Ω_α(p) of the score."""
+        """Ω_α*(f) = E_p[f] − Ω_α(p) of the score f."""
         raise NotImplementedError(
             f"{type(self).__name__} has no conjugate Ω_α* of its score. Define its method conjugate()."
         )
@@ -151,11 +151,11 @@ class Density(Distribution):
         return alpha
 
     def landmarks(self) -> Landmarks:
-        """Where a density on the line begins, bends, ends and has its mass; by default from support and moments."""
+        """The points that quadrature on the line needs, see :class:`Landmarks`; by default from support and moments."""
         return general_landmarks(self)
 
     def _region(self) -> Region:
-        """The support in float64."""
+        """The support as a set of points, in float64."""
         raise NotImplementedError(
             f"the support of {type(self).__name__} is not known as a set of intervals or as an ellipsoid. To test "
             "whether points belong to it, call density.support.check(points)."
@@ -240,7 +240,7 @@ class Density(Distribution):
         return self.variance[..., None, None]
 
     def expand(self, batch_shape: _size, _instance: Any = None) -> Self:
-        """The same density with a larger batch shape, without copying its parameters."""
+        """The density with a larger batch shape, without copying its parameters."""
         new: Self = self._get_checked_instance(type(self), _instance)
         shape = torch.Size(batch_shape)
         new.__dict__.update(self.__dict__)
@@ -253,7 +253,7 @@ class Density(Distribution):
         return new
 
     def _rebind(self) -> None:
-        """Renew attributes that are derived from parameters; called on an expanded or widened copy."""
+        """Recompute attributes derived from parameters; called on a copy with expanded or cast parameters."""
 
     def sample(self, sample_shape: _size = torch.Size()) -> Tensor:  # noqa: B008
         """Draws without gradient; shape ``sample_shape + batch_shape + event_shape``."""
@@ -261,7 +261,7 @@ class Density(Distribution):
             return self.rsample(torch.Size(sample_shape))
 
     def _points(self, value: Tensor) -> Tensor:
-        """The points in the working dtype, after the check of their shape."""
+        """The points in the working dtype; refuses shapes that do not fit the density."""
         events = len(self.event_shape)
         shape = tuple(value.shape)
         if events and shape[-1:] != tuple(self.event_shape):
@@ -283,11 +283,11 @@ class Density(Distribution):
 
     @staticmethod
     def _wide(tensor: Tensor) -> Tensor:
-        """The tensor in the dtype to compute in: at least float32."""
+        """The tensor in the working dtype: the dtype of the tensor, but at least float32."""
         return in_dtype(tensor, wide_dtype(tensor.dtype))
 
     def _round(self, tensor: Tensor) -> Tensor:
-        """The result in the dtype of the parameters."""
+        """A result, cast to the dtype of the parameters."""
         return in_dtype(tensor, self.dtype)
 
     def __repr__(self) -> str:
@@ -296,12 +296,12 @@ class Density(Distribution):
         return f"{type(self).__name__}({', '.join([*shown, *self._extra_repr()])})"
 
     def _extra_repr(self) -> list[str]:
-        """Further parts of the representation, which are not batched tensors."""
+        """Parts of the repr that follow the batched tensors."""
         return []
 
 
 def _require_bounded(owner: object, region: Region) -> None:
-    """Refuse a support that is known to be unbounded without waiting for a device."""
+    """Refuse an unbounded support, where boundedness is known without waiting for a device."""
     support = owner.support if isinstance(owner, Density) else None
     endless = support is constraints.real or support is constraints.real_vector
     if endless or (is_eager_cpu(region.bounded) and not bool(region.bounded.all())):
@@ -312,15 +312,15 @@ def _require_bounded(owner: object, region: Region) -> None:
 
 
 def _brief(value: Tensor) -> str:
-    """The value of a single number on an eager CPU tensor, else the shape."""
+    """The value of a one-element tensor on an eager CPU, else the shape."""
     return f"{value.item():.4g}" if value.numel() == 1 and is_eager_cpu(value) else str(tuple(value.shape))
 
 
 def unchecked(distribution: Distribution, dtype: torch.dtype | None = None) -> Distribution:
-    """A deep copy whose log-probability off the support is −inf instead of an error.
+    """A copy whose log-probability off the support is −inf instead of an error; a Density itself unless it is cast.
 
-    It computes in ``dtype`` unless its parameters are in a wider one. In float64 the ends of its support do not suffer
-    from the rounding of a narrower dtype.
+    Parameters are cast to ``dtype`` unless theirs is wider. In float64, quantities derived from the parameters, such as
+    the ends of the support, are free of the rounding of a narrower dtype.
 
     Example:
         >>> uniform = torch.distributions.Uniform(0.0, 1.0)
@@ -330,7 +330,7 @@ def unchecked(distribution: Distribution, dtype: torch.dtype | None = None) -> D
     if dtype is None and isinstance(distribution, Density):
         return distribution
     if dtype is not None and isinstance(distribution, Categorical):
-        # The constructor normalises again: the sum of weights in half precision is one only to a few digits.
+        # Rebuild it, which normalises in the wider dtype: weights in half precision sum to one only to a few digits.
         logits = distribution.logits
         return Categorical(logits=logits.to(torch.promote_types(logits.dtype, dtype)), validate_args=False)
     new = copy.copy(distribution)
@@ -348,15 +348,15 @@ def unchecked(distribution: Distribution, dtype: torch.dtype | None = None) -> D
 
 
 def widened(distribution: Distribution) -> Distribution:
-    """The distribution itself, or a copy with its parameters in float32 if some are in half precision.
+    """The distribution itself, or a copy with parameters in float32 if some parameters are in half precision.
 
-    Quantities derived from the parameters, such as the half-width, are then not rounded before they are used.
+    Quantities derived from the parameters, such as the half-width, are then not rounded to half precision.
     """
     return distribution if _HALF.isdisjoint(parameter_dtypes(distribution)) else unchecked(distribution, torch.float32)
 
 
 def parameter_dtypes(source: object) -> Iterator[torch.dtype]:
-    """The floating-point dtypes of the parameters of a distribution, or of a tensor itself."""
+    """The floating-point dtypes of a distribution's parameters, or the dtype of a floating-point tensor."""
     if isinstance(source, Tensor):
         if source.is_floating_point():
             yield source.dtype

@@ -43,7 +43,7 @@ def kl_line(p: Distribution, q: Distribution) -> Tensor:
     p, q = (unchecked(d.expand(shape), torch.float64) for d in (p, q))
     inner, outer = landmarks_of(p), landmarks_of(q)
     low, high = inner.low, inner.high
-    # Ends that differ by rounding count as equal, unless the density is not much wider than that.
+    # Ends of supports that differ by rounding count as equal, within 1e-4 of the width of p.
     slack = torch.minimum(8 * torch.finfo(dtype).eps * (high - low + p.mean.abs()), _SLACK_MAX * (high - low))
     slack = torch.where(torch.isfinite(slack), slack, 0.0)
     nested = (low >= outer.low - slack) & (high <= outer.high + slack)
@@ -56,7 +56,7 @@ def kl_line(p: Distribution, q: Distribution) -> Tensor:
 
 
 def gaussian(distribution: Normal | MultivariateNormal | LowRankMultivariateNormal) -> Elliptical:
-    """A normal density of torch as the β-Gaussian of index one."""
+    """The β-Gaussian with α = 1 that equals a normal density of torch."""
     if isinstance(distribution, Normal):
         return BetaGaussian(distribution.loc, distribution.scale, 1.0, validate_args=False)
     tril = distribution.scale_tril
@@ -64,7 +64,7 @@ def gaussian(distribution: Normal | MultivariateNormal | LowRankMultivariateNorm
 
 
 def _kl_beta_gaussians(p: Any, q: Any) -> Tensor:
-    """∫p ln(p/q): for Gaussians in closed form, for others on the line by quadrature, in space only if it is +∞."""
+    """∫p ln(p/q): closed form for Gaussians, quadrature on the line; else +∞ where supp p ⊄ supp q, or an error."""
     p, q = (gaussian(x) if isinstance(x, MultivariateNormal) else x for x in (p, q))
     if p.event_shape != q.event_shape:
         raise ValueError(
@@ -80,7 +80,7 @@ def _kl_beta_gaussians(p: Any, q: Any) -> Tensor:
         return divergence.to(dtype)
     if not p.event_shape:
         return kl_line(p, q)
-    # NaN stands for an unknown index: its support may be bounded.
+    # The index of a tensor α is NaN and fails each comparison: the support of q counts as possibly bounded.
     if not _index(q) <= 1 and (_index(p) <= 1 or _leaves(p, q, 64 * torch.finfo(wide_dtype(dtype)).eps)):
         shape = torch.broadcast_shapes(p.batch_shape, q.batch_shape)
         return torch.full(shape, math.inf, dtype=dtype, device=p.loc.device)
@@ -91,9 +91,9 @@ def _kl_beta_gaussians(p: Any, q: Any) -> Tensor:
 
 
 def _leaves(p: Any, q: Any, slack: float) -> bool:
-    """Whether the support of p provably leaves that of q, by this share of its size, in every batch element.
+    """Whether in every batch element supp p provably leaves supp q, by more than ``slack`` relative to supp q.
 
-    Maximises the distance from the centre of q over the ellipsoid of p, in coordinates in which q has a unit ball.
+    Maximises the distance from the centre of q over supp p, in coordinates in which supp q is the unit ball.
 
     Raises:
         NotImplementedError: on an accelerator or in a trace, where values cannot be read.
@@ -110,7 +110,7 @@ def _leaves(p: Any, q: Any, slack: float) -> bool:
     shape = torch.broadcast_shapes(p.batch_shape, q.batch_shape)
     axes = torch.linalg.solve_triangular(outer.factor, inner.factor.expand(*shape, -1, -1), upper=False)
     centre = torch.linalg.solve_triangular(outer.factor, (inner.center - outer.center).unsqueeze(-1), upper=False)
-    # Every right singular vector, turned towards the centre, starts a monotone ascent.
+    # A monotone ascent of ‖axes·u + centre‖ starts at ± each right singular vector, with the sign of larger norm.
     u = torch.linalg.svd(axes).Vh.mT
     u = u * torch.where((axes @ u * centre).sum(-2, keepdim=True) < 0, -1.0, 1.0)
     for _ in range(_ASCENT_STEPS):
@@ -121,7 +121,7 @@ def _leaves(p: Any, q: Any, slack: float) -> bool:
 
 
 def _index(density: Elliptical) -> float:
-    """α, or NaN if it is a tensor, whose values are not read."""
+    """α, or NaN for a tensor α, whose values are not read."""
     return math.nan if isinstance(density.alpha, Tensor) else density.alpha
 
 

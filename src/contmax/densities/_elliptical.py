@@ -1,4 +1,4 @@
-"""β-Gaussians in any dimension: everything that follows from the profile and ½ ln|Σ|."""
+"""β-Gaussians in any dimension: all that follows from the radial profile (``_profile``) and ½ ln|Σ|."""
 
 import math
 from abc import abstractmethod
@@ -14,12 +14,12 @@ from contmax.densities._profile import Profile, profile_of
 from contmax.densities._scale import Scale
 from contmax.densities._validation import Number, as_index, broadcast_batch, checks_values, expanded
 
-# The largest α − 1 of a fit: beyond it a density differs from a uniform one by a hundredth of its width.
+# The largest α − 1 of a fit: at larger α a density differs from a uniform one by less than 1 % of its width.
 _LARGEST_GAP = 100.0
 
 
 class Elliptical(Density):
-    """A density that depends on t only through Δ = (t−μ)ᵀΣ⁻¹(t−μ), with the profile of index α."""
+    """A density that depends on t only through Δ = (t−μ)ᵀΣ⁻¹(t−μ), with the radial profile (``_profile``) of α."""
 
     _profile: Profile
     #: Σ in the working dtype; on the line a 1×1 diagonal.
@@ -28,7 +28,7 @@ class Elliptical(Density):
     _only_alpha: ClassVar[float | None] = None
 
     def _set_index(self, alpha: Number, validate_args: bool | None) -> None:
-        """Check α and set it, after the other parameters; a tensor α may enlarge the batch."""
+        """Check and set α, after the other parameters are set, since a tensor α may enlarge the batch."""
         if self._only_alpha is not None and (isinstance(alpha, Tensor) or alpha != self._only_alpha):
             raise ValueError(
                 f"alpha is {self._only_alpha:g} for this density; got {alpha}. "
@@ -53,14 +53,14 @@ class Elliptical(Density):
 
     @abstractmethod
     def _delta(self, points: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-        """Δ at points of the working dtype."""
+        """Δ at points in the working dtype."""
 
     def _log_density(self, points: Tensor) -> Tensor:
         return self._profile.log_density(self._delta_in_units(points), self._half_log_det())
 
     @abstractmethod
     def _delta_in_units(self, points: Tensor) -> Tensor:
-        """Δ/ρ, divided before squaring: the square of a distance may overflow although the quotient does not."""
+        """Δ/ρ (Δ/R² for α = ∞), divided before squaring: Δ may overflow where the quotient does not."""
 
     def _score(self, points: Tensor) -> Tensor:
         return -0.5 * self._delta(points)
@@ -71,7 +71,7 @@ class Elliptical(Density):
 
     @property
     def mean(self) -> Tensor:
-        """μ, the mode too, also of the uniform member, whose density is constant."""
+        """μ; also the mode, by convention even where the density is constant (α = ∞)."""
         return self.loc
 
     mode = mean
@@ -101,7 +101,7 @@ class Elliptical(Density):
         return self._of_batch(self._profile.entropy(self._half_log_det()))
 
     def tsallis_negentropy(self) -> Float[Tensor, "*batch"]:
-        """Ω_α(p), of the density's own α."""
+        """Ω_α(p) for the density's α."""
         return self._of_batch(self._profile.negentropy(self._half_log_det()))
 
     def conjugate(self) -> Float[Tensor, "*batch"]:
@@ -156,7 +156,7 @@ class Elliptical(Density):
         """The β-Gaussian of index α with the scale factor²·Σ."""
 
     def _of_batch(self, value: Tensor, event_dims: int = 0) -> Tensor:
-        """The value rounded, and expanded where the scale has fewer batch dimensions than the density."""
+        """The value in the result dtype, expanded to the batch of the density, which may exceed the scale's batch."""
         batch = value.shape[: value.ndim - event_dims]
         shape = torch.broadcast_shapes(batch, self.batch_shape) + value.shape[value.ndim - event_dims :]
         return expanded(self._round(value), shape)
@@ -166,7 +166,7 @@ class Elliptical(Density):
 
 
 def adjustable_profile(alpha: Number, dim: int, of: str, validate_args: bool | None) -> Profile:
-    """The profile of an α whose family contains every width: not α = ∞, and α > 1 where the support is given."""
+    """The profile of an α for which ``of`` can be chosen: refuses α = ∞, and α ≤ 1 where ``of`` is the support."""
     index = low = as_index(alpha, dim, validate_args)
     if isinstance(index, Tensor):
         low = float(index.detach().min()) if index.numel() and checks_values(validate_args, index) else math.inf
@@ -186,7 +186,7 @@ def index_of_moments(samples: Float[Tensor, "n *batch"], weights: Tensor | None)
     .. math:: \kappa = \frac{3(2k+3)}{2k+5},\ k = \frac1{\alpha-1}
               \quad\Rightarrow\quad \alpha = 1 + \frac{2(3-\kappa)}{5\kappa-9}
 
-    between 0.6 for infinite κ and ∞ for κ = 9/5; flatter samples have the largest α that is returned, 101.
+    between 0.6 for infinite κ and ∞ for κ = 9/5; flatter samples return the largest α, 101.
     """
     wide = samples.to(wide_dtype(samples.dtype))
     share = _shares(weights, wide)
@@ -199,7 +199,7 @@ def index_of_moments(samples: Float[Tensor, "n *batch"], weights: Tensor | None)
 def weighted_moments(
     samples: Float[Tensor, "n *batch N"], weights: Tensor | None
 ) -> tuple[Float[Tensor, "*batch N"], Float[Tensor, "*batch N N"]]:
-    """Mean and biased covariance of samples along the first dimension; None for equal weights."""
+    """Mean and biased covariance of samples along the first dimension; without weights all count equally."""
     if samples.ndim < 2:
         raise ValueError(f"samples in N dimensions must have shape (n, *batch, N); got {tuple(samples.shape)}.")
     wide = samples.to(wide_dtype(samples.dtype))
@@ -211,6 +211,6 @@ def weighted_moments(
 
 
 def _shares(weights: Tensor | None, samples: Float[Tensor, "n *batch"]) -> Float[Tensor, "n *batch"]:
-    """Weights of samples that add up to one; None for equal weights."""
+    """``weights`` normalised to a sum of one over the samples; equal weights for None."""
     share = torch.ones_like(samples) if weights is None else weights.to(samples.dtype).expand(samples.shape)
     return share / share.sum(0)

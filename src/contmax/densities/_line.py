@@ -1,4 +1,4 @@
-"""Symmetric densities on the line: everything follows from the law of (t−μ)/unit and from α."""
+"""Symmetric densities on the line, defined by the law of (t−μ)/unit and the index α."""
 
 import math
 from abc import ABC, abstractmethod
@@ -26,7 +26,7 @@ from contmax.densities._validation import (
 )
 from contmax.numerics import implicit_root, monotone_root
 
-# Doublings of a bracket in search of a quantile: enough for tails as heavy as those of a Cauchy density.
+# Largest number of doublings of a bracket of a quantile: enough for tails as heavy as a Cauchy density's.
 _DOUBLINGS = 64
 # The tail probability of a Gaussian at one standard deviation.
 _ONE_DEVIATION = 0.15865525393145705
@@ -110,7 +110,7 @@ class LineDensity(Density):
     }
     _batched: ClassVar[dict[str, int]] = {"loc": 0, "scale": 0}
 
-    #: The points where law or score may have a kink: the centre, or none.
+    #: Number of points where law or score may have a kink: 1, the centre, or 0.
     _kinks: ClassVar[int] = 1
 
     scale: Tensor
@@ -147,10 +147,10 @@ class LineDensity(Density):
         return self.law().log_density(self._side_and_depth(points)[1]) - self.unit().log()
 
     def _side_and_depth(self, points: Tensor) -> tuple[Tensor, Tensor]:
-        """Whether points lie below μ, and their distances from it in units of the law."""
+        """Whether points lie below μ, and their distances from μ in units of the law."""
         offset = offset_in(self.unit(), points - self._wide(self.loc))
         below = offset < 0
-        # abs would not do: its derivative at 0 is 0, where the distribution function is steepest.
+        # Not abs, whose derivative at 0 is 0: the distribution function is steepest at 0.
         return below, torch.where(below, -offset, offset)
 
     @property
@@ -170,7 +170,7 @@ class LineDensity(Density):
         return self._round(self._expectation(lambda _, log_p: -log_p))
 
     def tsallis_negentropy(self) -> Float[Tensor, "*batch"]:
-        """Ω_α(p) = E_p[log_{2−α} p]/α, of the density's own α, by quadrature."""
+        """Ω_α(p) = E_p[log_{2−α} p]/α for the density's α, by quadrature."""
         alpha = self._index()
         return self._round(self._expectation(lambda _, log_p: log_beta(log_p.exp(), 2 - alpha)) / alpha)
 
@@ -207,7 +207,7 @@ class LineDensity(Density):
         return alpha.double() if isinstance(alpha, Tensor) else torch.full_like(self.loc, alpha, dtype=torch.float64)
 
     def _expectation(self, function: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-        """E_p of a function of t − μ and ln p(t), in float64. Moved to μ = 0, a narrow density keeps its digits."""
+        """E_p of a function of t − μ and ln p(t), in float64, moved to μ = 0, where t keeps all digits."""
         centred = self._in_float64()
         centred.loc = torch.zeros_like(centred.loc)
         return line_expectation(centred, function)
@@ -216,7 +216,7 @@ class LineDensity(Density):
         """The ends of the support and the centre."""
         loc, half = self.loc.double(), self._half_width().double()
         low, high = loc - half, loc + half
-        # A tensor α may have entries with unbounded support.
+        # Some entries of a tensor α may have unbounded support.
         if not isinstance(self.alpha, Tensor) and not self.law().is_unbounded:
             cuts = torch.stack([low, loc, high])
             return Landmarks(low, high, loc, half.detach(), loc[None][: self._kinks], cuts, bounded=True)
@@ -281,7 +281,7 @@ class LineDensity(Density):
         loc, unit = self._wide(self.loc), self.unit()
         draws = loc + unit * self._standard_draws(torch.Size(sample_shape) + self.batch_shape, unit)
         with torch.no_grad():
-            # A sum that rounds across an end of the support, where the density is zero, becomes the next number inside.
+            # Move draws that round onto or across an end of the support, where the density is zero, back inside.
             distance = (self._wide(self._round(draws)) - loc).abs()
             across = distance >= self._half_width() * (1 - 8 * torch.finfo(loc.dtype).eps)
             step = torch.minimum(0.75 * torch.finfo(self.dtype).eps * draws.abs(), (draws - loc).abs())
@@ -289,7 +289,7 @@ class LineDensity(Density):
         return self._round(draws + step)
 
     def _standard_draws(self, shape: torch.Size, like: Tensor) -> Tensor:
-        """Draws from the law, by inverting the distribution function; none is an end of the support."""
+        """Draws from the law, by inverting the distribution function; no draw is an end of the support."""
         q = torch.rand(shape, dtype=like.dtype, device=like.device)
         below = q < 0.5
         depth = self.law().depth(torch.where(below, 0.5 - q, 1 - q)) * (1 - 8 * torch.finfo(like.dtype).eps)

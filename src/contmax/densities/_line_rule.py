@@ -1,8 +1,8 @@
-"""Integrals against a density on the line: its landmarks, and a rule of nodes and weights made from them.
+"""Integrals against a density on the line: landmarks of the density, and a quadrature rule made from landmarks.
 
-Nodes are graded towards the ends of each piece between two breakpoints (``cuts``), and the tail beyond the last one is
-mapped to a bounded piece. Breakpoints move with the parameters they come from, so derivatives of the sum are those of
-the integral, to any order.
+Nodes are graded towards the ends of each piece between two breakpoints (``cuts``), and each tail beyond the outermost
+breakpoints is mapped to a bounded piece. Breakpoints are differentiable functions of the parameters, so the sum has the
+derivatives of the integral, to any order.
 """
 
 import contextlib
@@ -18,35 +18,35 @@ from torch.distributions import Distribution, LogNormal, TransformedDistribution
 from contmax._typing import Bool, Float
 from contmax.numerics import float64_of, graded_rule
 
-# With 32 graded nodes in each piece these steps resolve Gaussian, exponential and algebraic tails to 1e-14; the tail
-# beyond the last step is mapped to a bounded piece.
+# Breakpoints lie at centre + step·width: with 32 graded nodes in each piece, and the tails beyond the last step, they
+# resolve Gaussian, exponential and algebraic decay to 1e-14.
 _STEPS = (-16.0, -8.0, -4.0, -2.0, -1.0, 1.0, 2.0, 4.0, 8.0, 16.0)
-# A transform may stretch the ends of a bounded base without limit, so there are breakpoints close to them.
+# Extra breakpoints near the ends of a bounded base, as shares of its length: transforms may stretch its ends.
 _MARGINS = tuple(10.0**-k for k in range(1, 13))
-# Nodes of a whole rule, and the least number in each piece.
+# Nodes of a whole rule, and the minimum number of nodes in each piece.
 _NODES, _NODES_IN_PIECE = 256, 32
-# Densities below the exponential of this count as zero.
+# Densities below e^_LOG_TINY count as zero.
 _LOG_TINY = -690.0
-# Breakpoints on the way from those of the density to a bend beyond them, as shares of the logarithm of the distance.
+# Breakpoints at the distances reach·(d/reach)^share, between a density of size `reach` and a bend at distance d.
 _SHARES = (0.25, 0.5, 0.75)
-# Where a power law at an end of the support is measured, in units of the distance to the next breakpoint.
+# Where `growth` probes a density near an end of its support, in units of the distance to the next breakpoint.
 _PROBES = (1e-9, 1e-7)
 
 
 @dataclass(frozen=True)
 class Landmarks:
-    """Where a density on the line begins, bends, ends and has its mass, in float64.
+    """The support, bends and breakpoints of a density on the line, and where its mass lies, in float64.
 
-    Only points at which the density is not smooth need to carry a gradient: an integral does not depend on the others.
+    Only points at which the density is not smooth need a gradient: an integral does not depend on other breakpoints.
 
     Attributes:
-        low: lower end of the support, ``(*batch)``; −∞ where it has none.
-        high: upper end of the support, ``(*batch)``; +∞ where it has none.
+        low: lower end of the support, ``(*batch)``; −∞ where unbounded.
+        high: upper end of the support, ``(*batch)``; +∞ where unbounded.
         centre: a point inside the support, where most of the mass is, ``(*batch)``.
-        width: how far from the centre the density changes, without gradient, ``(*batch)``.
+        width: length scale of the density around the centre, without gradient, ``(*batch)``.
         bends: points at which the score is not smooth, ``(m, *batch)``; m may be 0.
-        cuts: points between which the density is smooth and of one scale, in any order, ``(n, *batch)``.
-        bounded: whether both ends are finite for certain, without reading their values: a rule then has no tails.
+        cuts: breakpoints between which the density is smooth and has one length scale, in any order, ``(n, *batch)``.
+        bounded: whether low and high are known to be finite without reading values; a rule then has no tails.
     """
 
     low: Float[Tensor, "*batch"]
@@ -69,14 +69,14 @@ def landmarks_of(density: Distribution) -> Landmarks:
         return cast(Landmarks, source.landmarks())
     if getattr(source, "component_distribution", None) is not None:
         return union(landmarks_of(source.component_distribution))
-    # Torch's other transformed distributions transform the interval (0, 1), which does not tell where the mass lies.
+    # Torch's other transformed distributions transform a uniform law on (0, 1), which does not show where mass lies.
     if type(density) in (TransformedDistribution, LogNormal):
         return _transformed_landmarks(source)
     return general_landmarks(density)
 
 
 def general_landmarks(density: Distribution) -> Landmarks:
-    """From the ends of the support, mean and variance (or location and scale), and the mode."""
+    """Landmarks from the ends of the support, mean and variance (or location and scale), and the mode."""
     centre = _first_finite(density, ("mean", "loc"), 0.0)
     with torch.no_grad():
         width = _first_finite(density, ("stddev", "scale"), 1.0)
@@ -96,7 +96,7 @@ def general_landmarks(density: Distribution) -> Landmarks:
 def stepped(
     low: Tensor, high: Tensor, centre: Tensor, width: Tensor, bends: Sequence[Tensor], extra: Sequence[Tensor] = ()
 ) -> Landmarks:
-    """Landmarks with breakpoints at the bends, at the extra points, and at steps of the width around the centre."""
+    """Landmarks with breakpoints at the bends, at the extra points, and at centre + step·width."""
     points = [*bends, *extra, centre, *(centre.detach() + step * width.detach() for step in _STEPS)]
     shape = torch.broadcast_shapes(*(point.shape for point in (low, high, *points)))
     cuts = torch.stack([torch.minimum(torch.maximum(point.expand(shape), low), high) for point in points])
@@ -118,7 +118,7 @@ def union(components: Landmarks) -> Landmarks:
 
 
 def _transformed_landmarks(density: TransformedDistribution) -> Landmarks:
-    """The landmarks of the base, transformed, and more between them: a steep transform changes the scale of a piece."""
+    """The transformed landmarks of the base, with more breakpoints, since a steep transform changes length scales."""
     base = landmarks_of(density.base_dist)
     ordered, length = base.cuts.detach().sort(0).values, (base.high - base.low).detach()
     bounded = torch.isfinite(length)
@@ -139,7 +139,7 @@ def _transformed_landmarks(density: TransformedDistribution) -> Landmarks:
 
 
 def _first_finite(density: Distribution, names: Sequence[str], otherwise: float) -> Tensor:
-    """For each entry of the batch the first of these properties that is finite."""
+    """For each batch element the first finite value of the properties ``names``, or ``otherwise``."""
     known = _known(density, names)
     if not known:
         raise NotImplementedError(
@@ -153,7 +153,7 @@ def _first_finite(density: Distribution, names: Sequence[str], otherwise: float)
 
 
 def _known(density: Distribution, names: Sequence[str]) -> list[Tensor]:
-    """The properties that the distribution has, in float64."""
+    """The values of the properties in ``names`` that the distribution has, in float64."""
     known = []
     for name in names:
         with contextlib.suppress(NotImplementedError):
@@ -166,16 +166,16 @@ class LineRule:
     """Nodes and weights for integrals against a density on the line.
 
     Args:
-        density: its landmarks, whose batch broadcasts to ``shape``.
-        shape: ``(*sample, *batch)``, one integral each.
+        density: landmarks of the density, whose batch broadcasts to ``shape``.
+        shape: shape of the integrals, ``(*sample, *batch)``.
         bends: further points where integrands may have a bend, ``(m, *shape)`` or broadcastable to it, or None.
-        count: nodes in each piece and each tail; by default the more, the fewer pieces there are.
+        count: nodes in each piece and each tail; by default 256 divided by the number of pieces, but at least 32.
         window: ends of the interval, broadcastable to ``shape``, outside of which integrands are negligible, or None.
 
     Attributes:
         points: t, ``(n, *shape)``.
-        shares: weights of dt, of the same shape, zero where there is nothing to integrate.
-        beside_bends: the points; those in an empty piece, which lie on a bend, are moved off it, towards the piece.
+        shares: quadrature weights, ``(n, *shape)``, zero in the tails beyond a finite end of the support.
+        beside_bends: ``points``; in empty pieces, which lie on a bend, moved to just above the bend.
     """
 
     def __init__(
@@ -197,7 +197,7 @@ class LineRule:
             bends = torch.minimum(torch.maximum(_aligned(bends, shape), self._low), self._high)
             farthest = [bends.detach().amin(0), bends.detach().amax(0)]
             way = [self._on_the_way(at[0], middle, bend) for bend in (farthest if len(bends) > 1 else farthest[:1])]
-            # Where a bend and a breakpoint coincide the bend comes first, and the empty piece lies beyond the bend.
+            # The stable sort puts a bend before an equal breakpoint: the empty piece between them begins at the bend.
             at = torch.cat([bends, at, *way]).sort(dim=0, stable=True).values
         self._count = count or max(_NODES // (len(density.cuts) + 1), _NODES_IN_PIECE)
         self._has_tails = not density.bounded
@@ -206,7 +206,7 @@ class LineRule:
         x, w = (table.reshape(-1, *(1 for _ in shape)) for table in (nodes, weights))
         length = at[1:] - at[:-1]
         points, shares = _piece(at[:-1, None], length[:, None], x, w, window)
-        # An empty piece ends at a kink of the density, if there is one, and is evaluated just before it.
+        # An empty piece ends at a breakpoint, which may be a kink of the density: evaluate the density just below it.
         nudge = 1e-10 * self._reach + 1e-15 * torch.maximum(at[0].abs(), at[-1].abs()).detach()
         nudge = torch.where(length.detach() == 0, nudge, 0.0)[:, None]
         parts = [[x.flatten(0, 1) for x in (points, shares, points - nudge, points + nudge)]]
@@ -229,7 +229,7 @@ class LineRule:
         return torch.stack([torch.where(far, step, first) for step in steps])
 
     def log_density(self, density: Distribution) -> tuple[Tensor, Tensor]:
-        """ln p at the points, bounded below, and where it exceeds that bound; p must answer off its support."""
+        """ln p at the points, at least _LOG_TINY, and where it is larger; p is from ``_density.unchecked``."""
         with torch.no_grad():
             inside = (self._seen > self._low) & (self._seen < self._high)
             alive = inside & (density.log_prob(torch.where(inside, self._seen, self._inner)) > _LOG_TINY)
@@ -238,12 +238,12 @@ class LineRule:
         return torch.where(alive, log_p, _LOG_TINY), alive
 
     def masses(self, density: Distribution) -> Float[Tensor, "n *shape"]:
-        """p(t)·dt at the points: the weights of an expectation."""
+        """p·shares at the points: the weights of an expectation."""
         log_p, alive = self.log_density(density)
         return torch.where(alive, self.shares * log_p.exp(), 0.0)
 
     def diverges(self, values: Float[Tensor, "n *shape"]) -> Bool[Tensor, "*shape"]:
-        """Whether the integral of these values diverges: whether in a tail, in x, they grow like 1/x or faster."""
+        """Whether the integral of the values over t diverges: whether in a tail they decay like 1/|t| or slower."""
         with torch.no_grad():
             if not self._has_tails:
                 return torch.zeros_like(self._reach, dtype=torch.bool)
@@ -269,7 +269,7 @@ class LineRule:
 
 
 def line_expectation(density: Distribution, function: Callable[[Tensor, Tensor], Tensor]) -> Float[Tensor, "*batch"]:
-    """E_p of a function of t and ln p(t), in float64, for a density that answers off its support."""
+    """E_p of a function of t and ln p(t), in float64, for a density from ``_density.unchecked``."""
     rule = LineRule(landmarks_of(density), density.batch_shape)
     log_p, alive = rule.log_density(density)
     return torch.where(alive, rule.shares * log_p.exp() * function(rule.points, log_p), 0.0).sum(0)
@@ -281,7 +281,7 @@ def _piece(
     """Nodes t and weights of dt on pieces, or on the part of each that lies in a window."""
     if window is not None:
         with torch.no_grad():
-            # The window as shares of the piece: the ends of the piece move with the density, the window does not.
+            # The window as shares of the piece, without gradient: pieces move with the density, the window does not.
             size = length.clamp(min=torch.finfo(length.dtype).tiny)
             first, last = (((end - start) / size).clamp(0, 1) for end in window)
         x, w = first + (last - first) * x, (last - first) * w
@@ -301,6 +301,6 @@ def _tail(
 
 
 def _aligned(points: Float[Tensor, "m ..."], shape: torch.Size) -> Float[Tensor, "m *shape"]:
-    """Points whose batch is expanded to a shape that it broadcasts to."""
+    """Points with their batch expanded to ``shape``."""
     lead = (points.shape[0],) + (1,) * (len(shape) + 1 - points.ndim) + points.shape[1:]
     return points.reshape(lead).expand(points.shape[0], *shape)

@@ -38,7 +38,7 @@ _NAMED: dict[str, tuple[Function, Function, float]] = {
 
 
 class _TriangularLaw(LineLaw):
-    """In units of the half-width."""
+    """The law with density (1 − d)₊ at distance d in units of the half-width."""
 
     reach = 1.0
 
@@ -103,12 +103,12 @@ class Triangular(LineDensity):
         return self._round(1 / (3 * self._half_width()) - 0.5)
 
     def conjugate(self) -> Float[Tensor, "*batch"]:
-        """Ω₂* of the centred score, ½ − 2/(3√b)."""
+        """Ω₂* of the score −|t−μ|/b, ½ − 2/(3√b)."""
         return self._round(0.5 - 2 / (3 * self._half_width()))
 
     @property
     def canonical(self) -> tuple[Float[Tensor, "*batch"], Float[Tensor, "*batch"]]:
-        """(μ, θ) with θ = −1/b, the coefficient of |t−μ| in the score: a family for each location."""
+        """(μ, θ) with θ = −1/b, the coefficient of |t−μ| in the score for a fixed μ."""
         return self.loc, self._round(-1 / self._wide(self.scale))
 
     @classmethod
@@ -195,7 +195,7 @@ class Triangular(LineDensity):
 
 
 class NamedGenerator:
-    """One of the built-in g with its derivative; its a is a constant."""
+    """A built-in g with its derivative g' and its half-width a, a constant."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -206,7 +206,7 @@ class NamedGenerator:
         return torch.full((), self._reach, dtype=torch.float64, device=device)
 
     def __reduce__(self) -> tuple[type["NamedGenerator"], tuple[str]]:
-        # pickle finds functions by name, and those in the table have none.
+        # pickle finds functions by name; the lambdas in _NAMED have none.
         return NamedGenerator, (self.name,)
 
 
@@ -216,7 +216,7 @@ class CallableGenerator:
     def __init__(self, function: Function, device: torch.device, validate: bool) -> None:
         self.value = function
         self.name = getattr(function, "__name__", type(function).__name__)
-        # All powers of two at once; values beyond the first power that is too large may be infinite and are not used.
+        # `high` is the first power of two ≥ a; g is evaluated at all powers at once, and may be infinite at later ones.
         powers = 2.0 ** torch.arange(_FIRST_POWER, _LAST_POWER, dtype=torch.float64, device=device)
         with torch.no_grad():
             short = (self._residual(powers)[0] < 0).to(torch.int64).cumprod(0).sum()
@@ -230,7 +230,7 @@ class CallableGenerator:
         return cast(Tensor, torch.func.grad(lambda t: self.value(t).sum())(x))
 
     def reach(self, device: torch.device) -> Tensor:
-        """a, a float64 scalar, differentiable in whatever g depends on."""
+        """a, a float64 scalar, differentiable in the parameters of g."""
         return implicit_root(self._root.to(device), self._residual)
 
     def _residual(self, a: Tensor) -> tuple[Tensor, Tensor]:
@@ -239,7 +239,7 @@ class CallableGenerator:
         return a * self.slope(a) - self.value(a) + self.value(torch.zeros_like(a)) - 0.5, a * bend
 
     def _check(self) -> None:
-        """Refuse a g for which no a exists, or that is not convex up to it."""
+        """Refuse a g that has no half-width a, or that is not convex on [0, a]."""
         a = self._root
         gap = self._residual(a)[0].abs()
         if not bool(gap < 1e-6):
@@ -258,7 +258,7 @@ Generator = NamedGenerator | CallableGenerator
 
 
 class _GeneratedLaw(LineLaw):
-    """In units of σ: density g'(a) − g'(d), tail g'(a)(a−d) − g(a) + g(d)."""
+    """The law of g in units of σ: at distance d ≤ a density g'(a) − g'(d) and tail g'(a)(a−d) − g(a) + g(d)."""
 
     reach: Tensor
 

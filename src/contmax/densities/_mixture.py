@@ -1,4 +1,4 @@
-"""Weighted sums Σ wₖPₖ of probability measures: mixtures of densities, and samples, each of which is a point mass."""
+"""Weighted sums Σ wₖPₖ of probability measures: mixtures of densities, and weighted samples."""
 
 import math
 from abc import abstractmethod
@@ -24,7 +24,7 @@ class _WeightedSum(Density):
 
     @abstractmethod
     def _weights(self) -> Tensor:
-        """w in the working dtype, ``(*batch, K)``."""
+        """The weights w in the working dtype, ``(*batch, K)``."""
 
     @abstractmethod
     def _moment_of_parts(self, name: str) -> Tensor | float:
@@ -32,14 +32,14 @@ class _WeightedSum(Density):
 
     @abstractmethod
     def _draws_of_parts(self, sample_shape: Size) -> Tensor:
-        """Draws from each part, broadcastable to ``(*sample_shape, *batch, K)`` or to that and N."""
+        """Draws from each part, broadcastable to ``(*sample_shape, *batch, K)``, or ``(…, K, N)`` for vectors."""
 
     def _spread(self, points: Tensor) -> Tensor:
-        """Points with a dimension for the parts."""
+        """Points with an extra dimension of size 1 for the K parts."""
         return points.unsqueeze(-1 - len(self.event_shape))
 
     def _average(self, values: Tensor | float, event_dims: int) -> Tensor:
-        """Σ wₖxₖ of values with this number of event dimensions."""
+        """Σ wₖxₖ of values x, ``(…, K, *event)`` with ``event_dims`` event dimensions."""
         weights = self._weights()
         return (weights.reshape(weights.shape + (1,) * event_dims) * values).sum(-1 - event_dims)
 
@@ -72,7 +72,7 @@ class _WeightedSum(Density):
             shape = torch.Size(sample_shape)
             draws = self._draws_of_parts(shape)
             if 0 in (*shape, *self.batch_shape):
-                # Categorical refuses to draw nothing.
+                # Categorical.sample fails for an empty result.
                 return draws.new_empty(shape + self.batch_shape + self.event_shape)
             index = Categorical(self._weights(), validate_args=False).sample(shape)
             return _picked(draws, index, len(self.event_shape))
@@ -166,12 +166,12 @@ class Mixture(_WeightedSum):
         return self._log_weights().exp()
 
     def _components(self) -> Distribution:
-        """The components in at least float32: nothing is rounded to half precision before the result."""
+        """The components in at least float32, so that only the result is rounded to half precision."""
         return widened(self.component_distribution)
 
     def _log_density(self, points: Tensor) -> Tensor:
         terms = self._components().log_prob(self._spread(points)) + self._log_weights()
-        # Unlike logsumexp, the gradient is zero where every component vanishes.
+        # Not torch.logsumexp: the gradient must be zero where every component vanishes.
         largest = terms.detach().amax(-1, keepdim=True)
         largest = torch.where(torch.isfinite(largest), largest, 0.0)
         total = torch.exp(terms - largest).sum(-1)
@@ -197,7 +197,7 @@ class Mixture(_WeightedSum):
         quantiles = self._components().icdf(self._spread(torch.where(valid, q, 0.5)))
         low, high = quantiles.amin(-1), quantiles.amax(-1)
         end = (q <= 0) | (q >= 1) | (low == high)
-        # At q = 0 and 1 the quantiles are the ends of the support, which may be infinite: no search there.
+        # At q = 0 and 1 the quantile is an end of the support, perhaps infinite: search in [0, 1] and drop the result.
         bracket = torch.where(end, 0.0, low), torch.where(end, 1.0, high)
         residual = self._residual(q)
         t = implicit_root(monotone_root(residual, *bracket, tolerance=1e-10), residual)
@@ -205,7 +205,7 @@ class Mixture(_WeightedSum):
         return torch.where(valid, t, math.nan).to(self._result_dtype(value))
 
     def _residual(self, share: Tensor) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
-        """t ↦ P(T ≤ t) − q and its derivative."""
+        """t ↦ (P(T ≤ t) − q, p(t)) for q = ``share``: a function and its derivative."""
         return lambda t: (self._cdf(t) - share, self._log_density(t).exp())
 
     def entropy(self) -> Float[Tensor, "*batch"]:
@@ -224,7 +224,7 @@ class Mixture(_WeightedSum):
                 "the support of a mixture is known as a set only on the line, with components of contmax or Uniform. "
                 "Elsewhere use the support of its component_distribution."
             )
-        # A component without weight is not part of the mixture.
+        # A component of weight 0 adds nothing to the support: its interval becomes empty.
         alive = (self._log_weights() > -math.inf).unsqueeze(-1)
         return Intervals(*(torch.where(alive, end, 0.0).flatten(-2) for end in (region.low, region.high)))
 
@@ -335,7 +335,7 @@ class Empirical(_WeightedSum):
         ordered, reached = self._steps()
         last = ordered.shape[-1] - 1
         index = (reached < q.unsqueeze(-1)).sum(-1).clamp(max=last)
-        # A q between two values of the cdf may be one of them, rounded differently: 0.8 and eight times 0.1.
+        # A q just above a value of the cdf may be equal to it but for rounding: 0.8 and eight times 0.1.
         lenient = (reached < q.unsqueeze(-1) * (1 - 4 * torch.finfo(q.dtype).eps)).sum(-1).clamp(max=last)
         index = torch.where(_picked(reached, index) == q, index, lenient)
         return torch.where((q >= 0) & (q <= 1), _picked(ordered, index), math.nan).to(self._result_dtype(value))
@@ -355,16 +355,16 @@ class Empirical(_WeightedSum):
 
 
 def _picked(table: Tensor, index: Tensor, event_dims: int = 0) -> Tensor:
-    """The entry of each row that an index names: table ``(*batch, K, *event)``, index ``(*sample, *batch)``."""
+    """Entry ``index`` of each row of a table: table ``(*batch, K, *event)``, index ``(*sample, *batch)``."""
     parts, *event = table.shape[table.ndim - 1 - event_dims :]
     where = index.reshape(index.shape + (1,) * (1 + event_dims)).expand(*index.shape, 1, *event)
     return table.expand(*index.shape, parts, *event).gather(index.ndim, where).squeeze(index.ndim)
 
 
 def _logits_of(weights: Categorical) -> Tensor:
-    """The logits, or the logarithms of given probabilities, with zero gradient where a weight is zero.
+    """The logits, or the logarithms of given probabilities: −inf with zero gradient where a probability is zero.
 
-    Torch's own logits of given probabilities replace a weight of zero by the epsilon of its dtype.
+    Torch's conversion of probabilities to logits replaces zero by the epsilon of the dtype.
     """
     if "probs" not in vars(weights):
         return weights.logits

@@ -87,7 +87,7 @@ class MultivariateBetaGaussian(Elliptical):
         self._assemble(loc, scale_of(loc, name, raw, validate_args), alpha, validate_args)
 
     def _assemble(self, loc: Tensor, scale: Scale, alpha: Number, validate_args: bool | None) -> None:
-        """Set the attributes, after checks of location and index."""
+        """Set all attributes; checks loc and alpha, but not the scale, which is checked when it is made."""
         require_finite("loc", loc, validate_args)
         batch = broadcast_batch(loc=loc.shape[:-1], scale=scale.batch_shape)
         self.loc, self._sigma = expanded(loc, (*batch, scale.dim)), scale
@@ -277,19 +277,19 @@ class MultivariateBetaGaussian(Elliptical):
         return self._round(loc + self._standard().apply(draw_offsets(self._profile, shape, loc)))
 
     def _standard(self) -> Scale:
-        """ρΣ: a draw of the standard β-Gaussian becomes one of this density."""
+        """The Scale of ρΣ, which maps draws of the standard β-Gaussian to draws of t − μ."""
         return self._sigma.stretched(self._profile.log_unit(self._half_log_det()).exp())
 
     @classmethod
     def _of_scale(cls, loc: Tensor, scale: Scale, alpha: Number, validate_args: bool | None = None) -> Self:
-        """The density with this scale; the constructor takes the arguments of a scale instead."""
+        """The density with a given Scale; the constructor takes Σ, L, Σ⁻¹ or σ instead."""
         new = cls.__new__(cls)
         new._assemble(loc, scale, alpha, validate_args)
         return new
 
     @classmethod
     def _proportional(cls, adjusted: str, alpha: Number, validate_args: bool | None, **given: Tensor) -> Self:
-        """The density with Σ proportional to T, for ``given`` centre and T, which is its covariance or support."""
+        """The density with Σ ∝ T, for ``given`` centre and T, its covariance or shape matrix of the support."""
         (center, matrix), (_, name) = as_parameters(**given), given
         shape = scale_of(center, name, matrix, validate_args)
         profile = adjustable_profile(alpha, shape.dim, adjusted, validate_args)

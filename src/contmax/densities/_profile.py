@@ -6,9 +6,9 @@ distance Δ is
 .. math:: \ln p = C + \tfrac1\varepsilon\,\mathrm{log1p}(-\varepsilon u), \quad u = \frac{\Delta}{2\rho}, \quad
           \rho = e^{\varepsilon C}, \quad C = \frac{G_N(\varepsilon) - s\ln 2\pi - \frac12\ln|\Sigma|}{1 + s\varepsilon}
 
-where C is the log-density at the mode. For ε > 0 this is :math:`[(R^2-\Delta)/2k]_+^k` with k = 1/ε and
-:math:`R^2 = 2k\rho`; for ε < 0 it is a Student-t; at ε = 0 it is the Gaussian. Every quantity below is written so that
-it is smooth in ε through 0, which is why α may be a tensor whose entries lie on both sides of 1.
+where C is the log-density at the mode. For ε > 0 p is :math:`[(R^2-\Delta)/2k]_+^k`, k = 1/ε, :math:`R^2 = 2k\rho`; for
+ε < 0 a Student-t, at ε = 0 the Gaussian. A is the normaliser and λ the threshold of the score −Δ/2. All formulas are
+smooth in ε through 0, so that a tensor α may have entries on both sides of 1.
 """
 
 import functools
@@ -38,20 +38,20 @@ class Profile:
         self.alpha = alpha
         self.dim = dim
         self.half = dim / 2
-        # A tracer does not follow a cache.
+        # torch.compile does not trace through an lru_cache.
         coefficients = _coefficients if torch.compiler.is_compiling() else _known_coefficients
         self._numbers = None if isinstance(alpha, Tensor) else coefficients(alpha - 1.0, dim)
 
     @property
     def _gap(self) -> Scalar:
-        """ε = α − 1: a number, or a tensor in float64, whose digits a difference may need."""
+        """ε = α − 1: a number, or a float64 tensor, so that differences of functions of ε keep their digits."""
         return self.alpha.double() - 1.0 if isinstance(self.alpha, Tensor) else self.alpha - 1.0
 
     def coefficients(self, like: Tensor) -> tuple[Scalar, Scalar, Scalar]:
-        """ε, and c, w with C = c − w·½ln|Σ|; numbers for a number α, else tensors in the dtype of ``like``.
+        """ε, c and w with C = c − w·½ln|Σ|; numbers for a number α, else tensors in the dtype of ``like``.
 
-        The tensors are computed in float64 and anew each time: a cached graph could be freed by the first of two
-        backward passes.
+        Tensors are computed in float64 and in each call: the graph of a cached tensor could be freed by the first of
+        two backward passes.
         """
         if self._numbers is not None:
             return self._numbers
@@ -59,9 +59,9 @@ class Profile:
         return gap, peak, weight
 
     def _margin(self) -> Scalar:
-        """1 + ε(s+1) = (s+1)α − s, zero where the variance becomes infinite: exact to the last digit of α."""
+        """1 + ε(s+1) = (s+1)α − s, zero where the variance becomes infinite, computed without rounding (s+1)α."""
         alpha = self.alpha.double() if isinstance(self.alpha, Tensor) else self.alpha
-        # Dekker's splitting: the product of the upper half of the digits with s + 1 needs no rounding.
+        # Dekker's splitting: the product of s + 1 with the upper half of the digits of α is exact.
         carried = 134217729.0 * alpha
         upper = carried - (carried - alpha)
         return ((self.half + 1) * upper - self.half) + (self.half + 1) * (alpha - upper)
@@ -76,20 +76,20 @@ class Profile:
         return peak - weight * half_log_det
 
     def log_rho(self, half_log_det: Tensor) -> Tensor:
-        """ln ρ = εC; the standard β-Gaussian of the same α is that of Σ/ρ."""
+        """ln ρ = εC; with LLᵀ = Σ, (√ρL)⁻¹(t − μ) has the standard β-Gaussian law, ∝ [1 − ε‖u‖²/2]₊^{1/ε}."""
         return self.gap(half_log_det) * self.log_peak(half_log_det)
 
     def log_unit(self, half_log_det: Tensor) -> Tensor:
-        """½ ln ρ: in units of √ρ distances are of the order of one, whatever |Σ|; 0 for the Gaussian."""
+        """½ ln ρ, of the unit √ρ in which Mahalanobis distances are of order one for any |Σ|; 0 for the Gaussian."""
         return 0.5 * self.log_rho(half_log_det)
 
     def unit(self, scale: Tensor) -> Tensor:
-        """√ρσ on the line, a power of σ."""
+        """√ρ·σ on the line, proportional to a power of σ."""
         gap, peak, weight = self.coefficients(scale)
         return scale**weight * _exp(0.5 * gap * peak)
 
     def scale_of_unit(self, size: Tensor, ratio: Scalar, order: int) -> Tensor:
-        """σ on the line of the member with (√ρσ)ᵐ = ratio·size, a power of it; m is the order."""
+        """The σ on the line for which (√ρ·σ)^order = ratio·size."""
         gap, peak, weight = self.coefficients(size)
         return (size * (ratio * _exp(-0.5 * order * gap * peak))) ** (1 / (order * weight))
 
@@ -102,10 +102,10 @@ class Profile:
         return torch.where(gap > 0, (2 / torch.where(gap > 0, gap, 1.0)).sqrt(), math.inf)
 
     def log_density(self, square: Tensor, half_log_det: Tensor) -> Tensor:
-        """ln p at squared distance Δ/unit²: −inf with zero gradient off the support, NaN where the distance is NaN."""
+        """ln p at ``square`` = Δ/unit², the unit being √ρ: −inf with zero gradient off the support, NaN at NaN."""
         gap, peak, weight = self.coefficients(half_log_det)
         log_peak = peak - weight * half_log_det
-        # An overflowing square lies outside every support; finite, it cannot turn a zero gradient into NaN.
+        # Clamp squares that overflowed to infinity, which would turn zero gradients into NaN.
         u = 0.5 * square.clamp(max=torch.finfo(square.dtype).max)
         if isinstance(gap, float) and gap == 0:
             return log_peak - u
@@ -117,7 +117,7 @@ class Profile:
         return torch.where(outside, -math.inf, log_peak + torch.log1p(torch.where(outside, 0.0, y)) / gap)
 
     def radius(self, half_log_det: Tensor) -> Tensor:
-        """R, +∞ for α ≤ 1."""
+        """R, the Mahalanobis radius of the support; +∞ for α ≤ 1."""
         return extent(self.log_unit(half_log_det).exp(), self.reach)
 
     def threshold(self, half_log_det: Tensor) -> Tensor:
@@ -129,7 +129,7 @@ class Profile:
         return torch.where(gaussian, -math.inf, -rho / torch.where(gaussian, 1.0, gap))
 
     def normalizer(self, half_log_det: Tensor) -> Tensor:
-        """A_α of the centred score, −expm1(ln ρ)/ε."""
+        """The normaliser A of the score −Δ/2, −expm1(ln ρ)/ε."""
         log_peak = self.log_peak(half_log_det)
         return -log_peak * expm1_over(self.gap(half_log_det) * log_peak)
 
@@ -154,7 +154,7 @@ class Profile:
         return log(self._margin() / self.alpha) / gap if gap * ratio < -0.5 else near
 
     def conjugate(self, half_log_det: Tensor) -> Tensor:
-        """Ω_α* of the centred score, εΩ_α(p) + A = ((1+εs)A − εs/α)/(α+εs): no two large terms of opposite sign."""
+        """Ω_α* of the score −Δ/2, εΩ_α(p) + A = ((1+εs)A − εs/α)/(α+εs); the last form has no cancellation."""
         grown = self._gap * self.half
         terms = (1 + grown, grown / (1 + self._gap), self._margin())
         share, shift, margin = (_in_dtype(term, half_log_det) for term in terms)
@@ -189,17 +189,17 @@ class Profile:
         return escort.log_stretch(self.log_rho(half_log_det) - math.log(gamma), half_log_det)
 
     def log_stretch(self, log_ratio: Scalar, half_log_det: Tensor) -> Tensor:
-        """½ ln m of the member whose scale matrix Σ = mT has ρΣ = rT, for ln r and ½ln|T|."""
+        """½ ln m for which Σ = mT has ρΣ = rT, given ``log_ratio`` = ln r and ``half_log_det`` = ½ ln|T|."""
         _, _, weight = self.coefficients(half_log_det)
         return 0.5 * (log_ratio - self.log_rho(half_log_det)) / weight
 
     def unit_sq_of(self, given: str, like: Tensor) -> Scalar:
-        """What ρΣ is to the covariance, 1 + ε(s+1), or to the support matrix R²Σ, ε/2 for α > 1."""
+        """The ratio of ρΣ to the covariance, 1 + ε(s+1), or for ``given`` = "support" to R²Σ, ε/2 (α > 1)."""
         return _in_dtype(0.5 * self._gap if given == "support" else self._margin(), like)
 
 
 class UniformProfile(Profile):
-    """The limit α = ∞: density one on the ellipsoid of volume one, whatever |Σ|, whose radius is the unit."""
+    """The limit α = ∞: density one on an ellipsoid of volume one, for any |Σ|; the unit is the radius R."""
 
     reach = 1.0
 
@@ -210,23 +210,23 @@ class UniformProfile(Profile):
         self._log_unit_radius_sq = (math.lgamma(1 + self.half) - self.half * math.log(math.pi)) / self.half
 
     def log_peak(self, half_log_det: Tensor) -> Tensor:
-        """0, as are negentropy and entropy."""
+        """C = 0; negentropy and entropy are 0 too."""
         return torch.zeros_like(half_log_det)
 
     negentropy = entropy = log_peak
 
     def log_power_integral(self, gamma: Scalar, half_log_det: Tensor) -> Tensor:
-        """ln ∫1 = 0; a uniform density is its own escort, stretched by 1."""
+        """ln ∫p^γ = 0; also the ½ ln m = 0 of the escort, which is the uniform density itself."""
         return torch.zeros_like(half_log_det)
 
     log_escort_stretch = log_power_integral
 
     def unit(self, scale: Tensor) -> Tensor:
-        """The half-width."""
+        """The half-width on the line, R·σ."""
         return scale * self.radius(scale.log())
 
     def log_unit(self, half_log_det: Tensor) -> Tensor:
-        """ln R, from the unit volume."""
+        """ln R, from a volume of one."""
         return 0.5 * (self._log_unit_radius_sq - half_log_det / self.half)
 
     def log_density(self, square: Tensor, half_log_det: Tensor) -> Tensor:
@@ -236,7 +236,7 @@ class UniformProfile(Profile):
         return torch.where(square >= 1, -math.inf, zero)
 
     def threshold(self, half_log_det: Tensor) -> Tensor:
-        """λ = −R²/2, which is A too, since 1/ε = 0."""
+        """λ = −R²/2, equal to A = λ + 1/ε, since 1/ε = 0."""
         return -0.5 * self.radius(half_log_det).square()
 
     normalizer = threshold
@@ -258,7 +258,7 @@ def profile_of(alpha: Scalar, dim: int) -> Profile:
 
 
 def _coefficients(gap: Any, dim: int) -> tuple[Any, Any, Any]:
-    """ε, c, w for a number or a float64 tensor ε."""
+    """ε, c, w of :meth:`Profile.coefficients`, for a number or a float64 tensor ε."""
     weight = 1 / (1 + dim / 2 * gap)
     return gap, weight * (log_gamma_ratio(gap, dim) - dim / 2 * _LOG_2PI), weight
 
@@ -267,7 +267,7 @@ _known_coefficients = functools.lru_cache(maxsize=256)(_coefficients)
 
 
 def _in_dtype(value: Scalar, like: Tensor) -> Scalar:
-    """A tensor in the dtype of another; numbers join every dtype as they are."""
+    """A tensor, cast to the dtype of ``like``, or a number, unchanged."""
     return value.to(like.dtype) if isinstance(value, Tensor) else value
 
 
@@ -287,7 +287,7 @@ def _exp(y: Scalar) -> Scalar:
 
 
 def extent(unit: Tensor, reach: Scalar) -> Tensor:
-    """reach·unit; where the reach is ∞ with zero gradient, which times ∞ would be NaN."""
+    """reach·unit; +∞ with zero gradient where the reach is ∞, where a product would have NaN gradients."""
     if not isinstance(reach, Tensor):
         return reach * unit if reach < math.inf else torch.full_like(unit, math.inf)
     endless = reach == math.inf

@@ -1,20 +1,20 @@
-r"""Supports as sets, all in float64: unions of intervals, ellipsoids and boxes, and how far two of them agree.
+r"""Supports as sets, all in float64: unions of intervals, ellipsoids and boxes, and intersection over union of two.
 
 In the plane the area that an ellipse shares with another ellipse or with a box has a closed form but for the roots of a
 quartic. In coordinates in which the first ellipse is the unit disk, the boundary of the other set is divided where it
-crosses the circle. By Green's theorem each piece inside the disk adds a triangle with the origin and what lies beyond
-its chord, and each piece outside a sector of the disk. A crossing in a slightly wrong place changes the sum in second
-order only. The crossings of an ellipse with centre (p, q) and semi-axes a, b along the coordinates are a quartic in
-disguise,
+crosses the circle. By Green's theorem each piece inside the disk adds its triangle with the origin and the area between
+piece and chord; each piece outside adds a sector of the disk. An error in a crossing changes the sum in second order
+only. The crossings of an ellipse with centre (p, q) and semi-axes a, b along the coordinates are the roots of a quartic
+in tan(θ/2),
 
 .. math:: g(\theta) = (p + a\cos\theta)^2 + (q + b\sin\theta)^2 - 1 = 0
 
-whose closed form loses all digits near a tangency. Brackets do not. Since
+whose closed form loses all digits near a tangency, where brackets lose none. Since
 :math:`\tfrac12 g' = (b^2-a^2)\sin\theta\cos\theta - ap\sin\theta + bq\cos\theta`, the quotient
-:math:`g'/(\sin\theta\cos\theta)` is monotone between the quarters of the ellipse and the two angles with
-:math:`\tan^3\theta = -bq/(ap)`: in each of these six intervals g has at most one extremum, between these it is
-monotone, and each root is found by dividing intervals. An arc between these points is seen from the origin under less
-than a half turn.
+:math:`g'/(\sin\theta\cos\theta)` is monotone between multiples of π/2 and the two angles with
+:math:`\tan^3\theta = -bq/(ap)`: in each of these six intervals g has at most one extremum, and `sign_change` brackets
+first the extremum, then the roots on either side of it. An arc between two consecutive points of this subdivision
+subtends less than π at the origin.
 """
 
 import math
@@ -27,15 +27,15 @@ from torch.distributions import Distribution, Independent, Uniform
 from contmax._typing import Bool, Float
 from contmax.numerics import gauss_legendre, principal_axes, sign_change
 
-# Plane sections of a body: the first number finds the range of the overlap, the second integrates over it.
+# Numbers of plane sections of two bodies: _LOOK sections locate their overlap, _SECTIONS integrate over it.
 _LOOK, _SECTIONS = 32, 48
-# Areas of parts of the unit disk up to this are rounding errors.
+# Overlaps with the unit disk of up to this area are rounding errors.
 _ROUNDING = 1e-14
 
 
 @dataclass(frozen=True)
 class Intervals:
-    """A union of intervals on the line; one that does not end after it begins is empty.
+    """A union of M intervals on the line; an interval with high ≤ low is empty.
 
     Attributes:
         low: lower ends, ``(*batch, M)``; −∞ of an unbounded interval.
@@ -55,7 +55,7 @@ class Intervals:
         return torch.where(self.bounded, _lengths(self, self)[1], math.inf)
 
     def finite(self) -> "Intervals":
-        """Empty intervals in place of unbounded ones, whose infinite ends have no difference."""
+        """The union with unbounded intervals made empty, since differences of infinite ends are NaN."""
         bounded = self.low.isfinite() & self.high.isfinite() & (self.high > self.low)
         return Intervals(torch.where(bounded, self.low, 0.0), torch.where(bounded, self.high, 0.0))
 
@@ -75,7 +75,7 @@ class EllipsoidRegion:
     bounded: Bool[Tensor, "*#batch"]
 
     def volume(self) -> Float[Tensor, "*batch"]:
-        """Length, area or volume; +∞ where unbounded."""
+        """Length, area or volume of the ellipsoid; +∞ where unbounded."""
         half = self.factor.shape[-1] / 2
         log_ball = half * math.log(math.pi) - math.lgamma(half + 1)
         log_volume = self.factor.diagonal(dim1=-2, dim2=-1).log().sum(-1) + log_ball
@@ -88,11 +88,11 @@ class EllipsoidRegion:
 
     @property
     def reach(self) -> Float[Tensor, "*batch"]:
-        """How far it extends from the centre along the first coordinate."""
+        """Half the extent of the ellipsoid along the first coordinate."""
         return self.factor[..., 0, 0]
 
     def sections(self, at: Float[Tensor, "*batch n"]) -> "EllipsoidRegion":
-        """Ellipsoids of one dimension less, of batch ``(*batch, n)``: the first coordinate is fixed at these values."""
+        """The sections with first coordinate ``at``: ellipsoids in N − 1 dimensions, of batch ``(*batch, n)``."""
         height = ((at - self.center[..., :1]) / self.reach.unsqueeze(-1)).clamp(-1, 1)
         radius = ((1 - height) * (1 + height)).sqrt()
         center = self.center[..., None, 1:] + self.factor[..., None, 1:, 0] * height.unsqueeze(-1)
@@ -114,20 +114,20 @@ class BoxRegion:
 
     @property
     def bounded(self) -> Bool[Tensor, "*batch"]:
-        """Where it is bounded."""
+        """Where the box is bounded."""
         return self.half.isfinite().all(-1)
 
     def volume(self) -> Float[Tensor, "*batch"]:
-        """Length, area or volume."""
+        """Length, area or volume of the box."""
         return (2 * self.half).clamp(min=0).prod(-1)
 
     @property
     def reach(self) -> Float[Tensor, "*batch"]:
-        """How far it extends from the centre along the first coordinate."""
+        """Half the extent of the box along the first coordinate."""
         return self.half[..., 0]
 
     def sections(self, at: Float[Tensor, "*batch n"]) -> "BoxRegion":
-        """Boxes of one dimension less, of batch ``(*batch, 1)``: they do not depend on the first coordinate."""
+        """The section with any first coordinate in the box: boxes in N − 1 dimensions, of batch ``(*batch, 1)``."""
         return BoxRegion(self.center[..., None, 1:], self.half[..., None, 1:])
 
 
@@ -135,7 +135,7 @@ Region = Intervals | EllipsoidRegion | BoxRegion
 
 
 def given_region(other: object) -> Region | None:
-    """The support of torch's ``Uniform`` or ``Independent(Uniform, 1)``, or a domain with two corners, or None."""
+    """The region of torch's ``Uniform``, ``Independent(Uniform, 1)`` or a domain with two corners; else None."""
     event_dims = 0
     if isinstance(other, Independent) and other.reinterpreted_batch_ndims == 1:
         other, event_dims = other.base_dist, 1
@@ -145,18 +145,18 @@ def given_region(other: object) -> Region | None:
     if not isinstance(low, Tensor) or not isinstance(high, Tensor):
         return None
     low, high = torch.broadcast_tensors(low.double(), high.double())
-    # The corners of a domain have no batch: their only dimension is that of the coordinates.
+    # The corners of a Box domain have no batch: their only dimension runs over coordinates.
     if low.dim() and (event_dims or not isinstance(other, Distribution)):
         return BoxRegion(0.5 * (low + high), 0.5 * (high - low))
     return Intervals(low.unsqueeze(-1), high.unsqueeze(-1))
 
 
 def intersection_over_union(first: Region, second: Region) -> Float[Tensor, "..."]:
-    """|A ∩ B| / |A ∪ B|, of the broadcast batch; 0 where one of them is unbounded or both are empty.
+    """|A ∩ B| / |A ∪ B|, of the broadcast batch; 0 where A or B is unbounded or both are empty.
 
     Args:
-        first: intervals, or an ellipsoid in up to three dimensions.
-        second: of the same dimension; intervals, an ellipsoid or a box.
+        first: A: intervals, or an ellipsoid in up to three dimensions.
+        second: B, in as many dimensions as A: intervals, an ellipsoid or a box.
     """
     first, second = _on_the_line_if_one(first), _on_the_line_if_one(second)
     if isinstance(first, Intervals) and isinstance(second, Intervals):
@@ -173,7 +173,7 @@ def intersection_over_union(first: Region, second: Region) -> Float[Tensor, "...
 
 
 def _on_the_line_if_one(region: Region) -> Region:
-    """Ellipsoids and boxes in one dimension are intervals."""
+    """The region; an ellipsoid or a box in one dimension becomes an interval."""
     if isinstance(region, Intervals) or region.center.shape[-1] > 1:
         return region
     reach = torch.where(region.bounded, region.reach, torch.inf).unsqueeze(-1)
@@ -181,7 +181,7 @@ def _on_the_line_if_one(region: Region) -> Region:
 
 
 def _lengths(first: Intervals, second: Intervals) -> tuple[Tensor, Tensor]:
-    """Lengths of intersection and union, exactly, with their gradients; without unbounded intervals."""
+    """Exact, differentiable lengths of intersection and union; unbounded intervals count as empty."""
     first, second = first.finite(), second.finite()
     batch = torch.broadcast_shapes(first.low.shape[:-1], second.low.shape[:-1])
     ends = [side.expand(*batch, -1) for side in (first.low, first.high, second.low, second.high)]
@@ -203,7 +203,7 @@ def _shared_volume(first: EllipsoidRegion, second: EllipsoidRegion | BoxRegion) 
             f"the overlap of supports is implemented in up to three dimensions; got {dim}. Compare draws instead: "
             "density.support.check(other.sample((1000,)))."
         )
-    # Coordinates begin at the centre of the first: far from zero, those across a small body would round to one.
+    # Move the origin to the centre of `first`: far from it, the coordinates across a small body round to one number.
     second = replace(second, center=second.center - first.center)
     first = replace(first, center=torch.zeros_like(first.center))
     low = torch.maximum(-first.reach, second.center[..., 0] - second.reach)
@@ -225,8 +225,8 @@ def _plane_overlap(ellipse: EllipsoidRegion, other: EllipsoidRegion | BoxRegion)
     area, other_area = ellipse.volume(), other.volume()
     empty = (area <= 0) | (other_area <= 0)
     disk = _or_disk(ellipse, empty)
-    # The boundary of the other set in m pieces, none of which crosses the unit circle, where the ellipse is the disk:
-    # the m + 1 points between them, counterclockwise, m points inside, and twice the areas beyond their chords.
+    # In coordinates in which the ellipse is the unit disk, the boundary of `other` in m pieces that do not cross the
+    # circle: their m + 1 ends, counterclockwise, a point within each, and twice each area between piece and chord.
     boundary = _box_in(disk, other) if isinstance(other, BoxRegion) else _ellipse_in(disk, _or_disk(other, empty))
     ends, middles, bulges = boundary
     start, stop = ends[..., :-1, :], ends[..., 1:, :]
@@ -234,20 +234,20 @@ def _plane_overlap(ellipse: EllipsoidRegion, other: EllipsoidRegion | BoxRegion)
     inside = middles.square().sum(-1) <= 1
     share = 0.5 * torch.where(inside, cross + bulges, torch.atan2(cross, dot)).sum(-1)
     share = torch.where(share > _ROUNDING, share / math.pi, 0.0).clamp(max=1)
-    # The area of a small set inside the disk would be lost in the rounding of the triangles.
+    # Inside the disk `other` is shared whole; if it is small, the sum of triangles would lose its area to rounding.
     shared = torch.where(inside.all(-1), other_area, area * share)
     return torch.where(empty, 0.0, torch.minimum(torch.minimum(shared, area), other_area))
 
 
 def _or_disk(ellipse: EllipsoidRegion, empty: Tensor) -> EllipsoidRegion:
-    """The ellipse, or the unit disk where it has no area and so defines no coordinates."""
+    """The ellipse, with the factor of a unit disk where ``empty``: without area F has no inverse."""
     factor = torch.eye(2, dtype=ellipse.factor.dtype, device=ellipse.factor.device)
     factor = torch.where(empty[..., None, None], factor, ellipse.factor)
     return EllipsoidRegion(ellipse.center, factor, ellipse.bounded)
 
 
 def _whitened(ellipse: EllipsoidRegion, offset: Float[Tensor, "... 2"]) -> Float[Tensor, "... 2"]:
-    """F⁻¹d."""
+    """F⁻¹d for an offset d: the coordinates in which the ellipse is a unit disk."""
     factor = ellipse.factor
     first = offset[..., 0] / factor[..., 0, 0]
     return torch.stack([first, (offset[..., 1] - factor[..., 1, 0] * first) / factor[..., 1, 1]], -1)
@@ -258,7 +258,7 @@ def _cross(first: Tensor, second: Tensor) -> Tensor:
 
 
 def _box_in(disk: EllipsoidRegion, box: BoxRegion) -> tuple[Tensor, Tensor, Tensor]:
-    """Three pieces of each edge: before, in and after the disk."""
+    """The boundary of a box for :func:`_plane_overlap`: three pieces per edge, before, in and after the disk."""
     offset, half = box.center - disk.center, box.half.clamp(min=0)
     corners = [torch.stack([x * half[..., 0], y * half[..., 1]], -1) for x, y in ((-1, -1), (1, -1), (1, 1), (-1, 1))]
     white = [_whitened(disk, offset + corner) for corner in corners]
@@ -267,7 +267,7 @@ def _box_in(disk: EllipsoidRegion, box: BoxRegion) -> tuple[Tensor, Tensor, Tens
         along = stop - start
         length, shift = along.square().sum(-1), (start * along).sum(-1)
         length = torch.where(length > 0, length, 1.0)
-        # Squared distance of the line from the origin; no digits cancel in a cross product.
+        # Squared distance of the edge's line from the origin, by a cross product, which loses no digits.
         distance = _cross(start, stop).square() / length
         root = (length * (1 - distance)).clamp(min=0).sqrt()
         enter, leave = (((-shift + sign * root) / length).clamp(0, 1).unsqueeze(-1) for sign in (-1, 1))
@@ -278,13 +278,13 @@ def _box_in(disk: EllipsoidRegion, box: BoxRegion) -> tuple[Tensor, Tensor, Tens
 
 
 def _ellipse_in(disk: EllipsoidRegion, other: EllipsoidRegion) -> tuple[Tensor, Tensor, Tensor]:
-    """Arcs between the points at which the distance from the origin is one or has an extremum."""
+    """The boundary of an ellipse for :func:`_plane_overlap`: arcs between crossings of the circle and extrema of g."""
     factor = torch.stack([_whitened(disk, column) for column in other.factor.unbind(-1)], -1)
     offset = _whitened(disk, other.center - disk.center)
     turned = factor @ principal_axes(factor)
     axes: Tensor = torch.linalg.vector_norm(turned, dim=-2)
     center = ((turned / axes.unsqueeze(-2)).mT @ offset.unsqueeze(-1)).squeeze(-1)
-    # Relative to the larger axis, whose square might overflow.
+    # Of g'/2 divided by a², the square of the larger axis, which might overflow if computed.
     ratio = axes / axes[..., :1]
     pull, bend = ratio * center / axes[..., :1], ratio[..., 1:].square() - 1
 
@@ -308,13 +308,13 @@ def _ellipse_in(disk: EllipsoidRegion, other: EllipsoidRegion) -> tuple[Tensor, 
 
 
 def _unit(angle: Tensor) -> Tensor:
-    """The point of the unit circle, exactly on an axis at a multiple of π/2: rounding would turn the slope there."""
+    """(cos θ, sin θ), with exact zeros at multiples of π/2, where rounding could change the sign of g'."""
     point = torch.stack([angle.cos(), angle.sin()], -1)
     return torch.where(point.abs() < 4e-16, 0.0, point)
 
 
 def _between_extrema(pull: Float[Tensor, "*batch 2"]) -> Float[Tensor, "*batch 7"]:
-    """Angles from 0 to 2π between which g has at most one extremum: the quarters, and tan³θ = −bq/ap."""
+    """Angles from 0 to 2π between which g has at most one extremum: multiples of π/2, and tan³θ = −bq/(ap)."""
     roots = pull.sign() * pull.abs() ** (1 / 3)
     bend = torch.atan2(-roots[..., 1], roots[..., 0]).remainder(math.pi)
     quarters = torch.arange(5, dtype=pull.dtype, device=pull.device) * (math.pi / 2)

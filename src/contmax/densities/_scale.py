@@ -11,12 +11,12 @@ from contmax._typing import Float
 from contmax.densities._validation import checks_values, require_finite, require_positive
 from contmax.numerics import factored
 
-# Up to this dimension forward substitution, an operation for each entry of L, is faster than LAPACK and cuBLAS.
+# Up to this dimension forward substitution with one operation per entry of L is faster than LAPACK and cuBLAS.
 _SUBSTITUTION_MAX = 4
 
 
 class Scale:
-    """Σ = LLᵀ, from L as a lower triangular matrix. Batches broadcast with those of vectors.
+    """Σ = LLᵀ, given by a lower triangular L whose batch broadcasts with the batch of vectors.
 
     Args:
         factor: L, with a positive diagonal.
@@ -42,7 +42,7 @@ class Scale:
         """dᵀΣ⁻¹d for offsets d."""
         if self.dim <= _SUBSTITUTION_MAX:
             return self._substitute(offset)
-        # The points that share a factor become its columns, so that no copy of L is made for each of them.
+        # Points that share an L become columns of one right-hand side, so that L is not copied for each point.
         batch = torch.broadcast_shapes(offset.shape[:-1], self.batch_shape)
         ndim = len(batch) - len(self.batch_shape)
         columns = offset.expand(*batch, self.dim).flatten(0, ndim - 1) if ndim else offset.expand(1, *batch, self.dim)
@@ -50,7 +50,7 @@ class Scale:
         return white.square().sum(-2).movedim(-1, 0).reshape(batch)
 
     def _substitute(self, offset: Tensor) -> Tensor:
-        """Σᵢ yᵢ² of Ly = d, row by row."""
+        """Σᵢ yᵢ² for the solution y of Ly = d, row by row."""
         white: list[Tensor] = []
         total = torch.zeros((), dtype=offset.dtype, device=offset.device)
         for i in range(self.dim):
@@ -123,7 +123,7 @@ class DiagonalScale(Scale):
 
 
 def given_scale(**given: Tensor | None) -> tuple[str, Tensor]:
-    """Name and value of the only argument that is not None."""
+    """Name and value of the only argument that is not None; refuses none and several."""
     found = [(name, value) for name, value in given.items() if value is not None]
     if len(found) != 1:
         named = " and ".join(name for name, _ in found) or "none"
@@ -132,9 +132,9 @@ def given_scale(**given: Tensor | None) -> tuple[str, Tensor]:
 
 
 def scale_of(loc: Tensor, name: str, raw: Tensor, validate_args: bool | None, *, kind: str | None = None) -> Scale:
-    """The scale of a density at a location from ``raw``, the argument called ``name``; unchecked, no scale gives NaN.
+    """The Scale of a density from ``raw``, its argument ``name``; an unchecked matrix that is not definite gives NaN.
 
-    The kind, by default the name, is ``scale_diag``, ``scale_tril`` or ``precision_matrix``; another means Σ.
+    ``kind``, by default ``name``, is ``scale_diag``, ``scale_tril`` or ``precision_matrix``; any other kind means Σ.
     """
     if loc.ndim < 1 or not loc.shape[-1]:
         raise ValueError(f"loc must be at least one-dimensional; got shape {tuple(loc.shape)}. Pass shape (..., N).")
@@ -155,7 +155,7 @@ def scale_of(loc: Tensor, name: str, raw: Tensor, validate_args: bool | None, *,
         require_positive(f"the diagonal of {name}", raw.diagonal(dim1=-2, dim2=-1), hint, validate)
         return Scale(wide.tril())
     if kind == "precision_matrix":
-        # With reversed axes, the inverse of a Cholesky factor is one again.
+        # Reversed axes give Σ⁻¹ = UUᵀ with U upper triangular, and so the Cholesky factor L = U⁻ᵀ of Σ.
         upper = _cholesky(name, wide.flip((-2, -1)), validate).flip((-2, -1)).mT
         identity = torch.eye(dim, dtype=wide.dtype, device=wide.device)
         return Scale(torch.linalg.solve_triangular(upper, identity, upper=False))
@@ -163,7 +163,7 @@ def scale_of(loc: Tensor, name: str, raw: Tensor, validate_args: bool | None, *,
 
 
 def _cholesky(name: str, matrix: Float[Tensor, "*batch N N"], validate: bool) -> Float[Tensor, "*batch N N"]:
-    """L of LLᵀ = A, computed in float64: a nearly singular A leaves few digits of its last pivots."""
+    """L with LLᵀ = A = ``matrix``, computed in float64: a nearly singular A leaves few digits in its last pivots."""
     if is_exporting_to_onnx():
         return factored(matrix)
     tril, info = torch.linalg.cholesky_ex(matrix.double())
@@ -175,7 +175,7 @@ def _cholesky(name: str, matrix: Float[Tensor, "*batch N N"], validate: bool) ->
 
 
 def _require_scale(name: str, matrix: Tensor, tril: Tensor, info: Tensor) -> None:
-    """Finite, symmetric up to rounding and positive definite to working precision."""
+    """Refuse a matrix that is not finite, symmetric up to rounding and positive definite to working precision."""
     require_finite(name, matrix)
     if not matrix.numel():
         return
@@ -186,7 +186,7 @@ def _require_scale(name: str, matrix: Tensor, tril: Tensor, info: Tensor) -> Non
             f"{name} must be symmetric; got entries that differ from their mirror by {float(gap):.3g}. "
             f"Pass ({name} + {name}.mT) / 2."
         )
-    # The share of each diagonal entry that elimination leaves: rounding alone leaves about N·eps of a singular matrix.
+    # Elimination leaves this share of each diagonal entry; for a singular matrix about N·eps, by rounding alone.
     pivots = tril.detach().diagonal(dim1=-2, dim2=-1).square() / matrix.diagonal(dim1=-2, dim2=-1)
     if bool((info != 0).any()) or bool((pivots <= matrix.shape[-1] * eps).any()):
         low = float(torch.linalg.eigvalsh(matrix)[..., 0].min())
@@ -197,11 +197,10 @@ def _require_scale(name: str, matrix: Tensor, tril: Tensor, info: Tensor) -> Non
 
 
 def relative_excess(scale: Scale, other: Scale) -> tuple[Tensor, Tensor]:
-    r"""Σφ(d) with φ(x) = x − ln(1+x), and Σln(1+d), over the eigenvalues 1 + d of Σ⁻¹Σ'.
+    r"""The sums of φ(d) = d − ln(1+d) and of ln(1+d) over the eigenvalues 1 + d of Σ⁻¹Σ'; ``other`` is Σ' = L'L'ᵀ.
 
-    With Σ = LLᵀ and :math:`K = L^{-1}(L' - L)`, which has all its digits where the two scales nearly agree, they are
-    :math:`\|K\|_F^2 + 2\sum_i\phi(K_{ii})` and :math:`2\sum_i\ln(1+K_{ii})`: no eigenvalue is computed. Both are in
-    float64.
+    With Σ = LLᵀ and :math:`K = L^{-1}(L' - L)`, which has all its digits where the scales nearly agree, the sums are
+    :math:`\|K\|_F^2 + 2\sum_i\phi(K_{ii})` and :math:`2\sum_i\ln(1+K_{ii})`: no eigenvalue is computed.
     """
     if isinstance(scale, DiagonalScale) and isinstance(other, DiagonalScale):
         squares = scale.mahalanobis_sq(other.pivots - scale.pivots)
@@ -213,9 +212,9 @@ def relative_excess(scale: Scale, other: Scale) -> tuple[Tensor, Tensor]:
 
 
 def _log_ratio_and_excess(numerator: Tensor, denominator: Tensor) -> tuple[Tensor, Tensor]:
-    """ln(n/d), and φ(x) for x = n/d − 1, to relative accuracy, as are their derivatives; n > 0, d > 0.
+    """ln(n/d), and φ(x) for x = n/d − 1, for n, d > 0, with full relative accuracy of values and derivatives.
 
-    Within a factor of two they come from ln(1+x) = 2 artanh w with w = x/(2+x).
+    Where n/d is between ½ and 2, both come from ln(1+x) = 2 artanh w with w = x/(2+x).
     """
     x = (numerator - denominator) / denominator
     near = (x > -0.5) & (x < 1)

@@ -1,4 +1,4 @@
-"""Checks of the parameters and samples of a density: always of shapes, of values only where reading them is free."""
+"""Checks of the parameters and samples of a density: shapes always, values only where reading values is free."""
 
 import functools
 import math
@@ -19,8 +19,8 @@ def checks_values(validate_args: bool | None, *parameters: Tensor) -> bool:
     """Whether to read the values of the parameters.
 
     An explicit ``validate_args`` decides. By default values are read on eager CPU tensors only: on other devices
-    reading would wait, and a tracer cannot follow it. Torch's own default does not count: a single ``torch.compile``
-    switches it off for the whole process.
+    reading waits for the device, and tracers have no values. Torch's global validation default is ignored: a single
+    ``torch.compile`` switches it off for the whole process.
     """
     if validate_args is not None:
         return validate_args
@@ -28,7 +28,7 @@ def checks_values(validate_args: bool | None, *parameters: Tensor) -> bool:
 
 
 def as_parameters(**given: Number) -> list[Tensor]:
-    """The parameters as floating-point tensors of one dtype; numbers join the dtype and device of the tensors."""
+    """The parameters as floating-point tensors of one dtype; numbers take the dtype and device of the tensors."""
     tensors = [value for value in given.values() if isinstance(value, Tensor)]
     first = tensors[0].dtype if tensors else torch.bool
     if len(tensors) == len(given) and first.is_floating_point and all(x.dtype == first for x in tensors):
@@ -50,12 +50,12 @@ def as_parameters(**given: Number) -> list[Tensor]:
 
 
 def expanded(parameter: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """The parameter in this shape. One that has it already is returned itself: a view costs time in backward passes."""
+    """The parameter expanded to a shape, or itself if it has that shape: a view costs time in backward passes."""
     return parameter if parameter.shape == shape else parameter.expand(shape)
 
 
 def broadcast_batch(**shapes: tuple[int, ...]) -> torch.Size:
-    """The common batch shape of parameters; keywords are their names and batch shapes."""
+    """The common batch shape of parameters, given as ``name=batch_shape``."""
     first, *others = shapes.values()
     if all(shape == first for shape in others):
         return torch.Size(first)
@@ -67,7 +67,7 @@ def broadcast_batch(**shapes: tuple[int, ...]) -> torch.Size:
 
 
 def require_finite(name: str, value: Tensor, validate_args: bool | None = True) -> None:
-    """Refuse NaN and infinity if :func:`checks_values` lets values be read."""
+    """Refuse NaN and infinity, where :func:`checks_values` allows reading values."""
     if checks_values(validate_args, value) and value.numel() and not bool(torch.isfinite(value).all()):
         bad = int((~torch.isfinite(value)).sum())
         raise ValueError(
@@ -77,7 +77,7 @@ def require_finite(name: str, value: Tensor, validate_args: bool | None = True) 
 
 
 def require_positive(name: str, value: Tensor, hint: str, validate_args: bool | None = True) -> None:
-    """Refuse values that are not finite and positive; the hint says what to pass instead."""
+    """Refuse values that are not finite and positive; ``hint`` ends the message with what to pass instead."""
     require_finite(name, value, validate_args)
     if checks_values(validate_args, value) and value.numel() and not bool((value > 0).all()):
         low = float(value.detach().min())
@@ -100,7 +100,7 @@ def require_broadcastable(name: str, shape: tuple[int, ...], batch_shape: torch.
 
 
 def as_index(alpha: Number, dim: int, validate_args: bool | None) -> Number:
-    """α as a Python float or a floating-point tensor, within the range where the density exists in N dimensions."""
+    """α as a Python float or a floating-point tensor; refuses α ≤ N/(N+2) in N = ``dim`` dimensions."""
     if isinstance(alpha, Tensor):
         if alpha.is_complex() or alpha.dtype == torch.bool:
             raise TypeError(f"alpha must be real; got {alpha.dtype}. Pass a floating-point tensor.")
@@ -120,7 +120,7 @@ def as_index(alpha: Number, dim: int, validate_args: bool | None) -> Number:
     elif isinstance(alpha, bool) or not isinstance(alpha, float | int):
         raise TypeError(f"alpha must be a number or a tensor; got {type(alpha).__name__}. Pass for example alpha=2.0.")
     else:
-        # α chooses formulas, so a compiled program must hold it as a constant: math.ldexp makes the tracer read it.
+        # α selects formulas, so a compiled program must hold it as a constant: math.ldexp makes the tracer read α.
         alpha = lowest = math.ldexp(alpha, 0)
         which = ""
     bound = dim / (dim + 2)
@@ -136,7 +136,7 @@ def as_index(alpha: Number, dim: int, validate_args: bool | None) -> Number:
 
 
 def as_samples(samples: Samples) -> Tensor:
-    """Observations along the first dimension as a floating-point tensor; refuses empty and infinite ones."""
+    """Observations along the first dimension as a floating-point tensor; refuses no samples, NaN and infinity."""
     tensor = torch.as_tensor(samples)
     tensor = tensor if tensor.is_floating_point() else tensor.to(torch.get_default_dtype())
     if tensor.ndim < 1 or not tensor.shape[0]:
@@ -148,7 +148,7 @@ def as_samples(samples: Samples) -> Tensor:
 
 
 def require_spread(samples: Tensor) -> None:
-    """Refuse samples that are all equal: their variance is zero, or rounding."""
+    """Refuse samples that are all equal in a batch element: their variance is zero or a rounding error."""
     if checks_values(None, samples):
         equal = (samples == samples[:1]).all(0)
         if bool(equal.any()):

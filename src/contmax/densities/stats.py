@@ -25,7 +25,7 @@ Array = np.ndarray | np.float64
 
 
 class Frozen:
-    """One density with its parameters, with the methods of a frozen scipy distribution."""
+    """A density with given parameters, which has the methods of a frozen scipy distribution."""
 
     def __init__(self, density: Any) -> None:
         self.density = density
@@ -55,7 +55,7 @@ class Frozen:
         return _array(2 * self.density.mean - self.density.icdf(_tensor(q)))
 
     def rvs(self, size: int | tuple[int, ...] = (), random_state: int | np.random.Generator | None = None) -> Array:
-        """Draws of shape `size` + batch; `random_state` is a seed, a numpy Generator, or None for torch's own."""
+        """Draws of shape `size` + batch; `random_state` is a seed, a numpy Generator, or None for torch's state."""
         shape = (size,) if isinstance(size, int) else tuple(size)
         if random_state is None:
             return _array(self.density.sample(shape))
@@ -81,7 +81,7 @@ class Frozen:
         return _array(self.density.stddev)
 
     def stats(self, moments: str = "mv") -> tuple[Array, ...]:
-        """Mean ("m") and variance ("v"), in the order asked for."""
+        """Mean ("m") and variance ("v"), in the order of ``moments``."""
         known: dict[str, Callable[[], Array]] = {"m": self.mean, "v": self.var}
         if not moments or set(moments) - set(known):
             raise ValueError(f"moments must be made of 'm' and 'v'; got {moments!r}. Pass 'mv'.")
@@ -92,7 +92,7 @@ class Frozen:
         return _array(self.density.entropy())
 
     def support(self) -> tuple[Array, Array]:
-        """Its two ends; infinite for α ≤ 1."""
+        """The two ends of the support; infinite for α ≤ 1."""
         return self.ppf(0.0), self.ppf(1.0)
 
     def interval(self, confidence: float) -> tuple[Array, Array]:
@@ -109,7 +109,7 @@ class Family:
     Args:
         name: name of the family.
         make: from parameters to a density.
-        fitted: from samples to the names and values of the parameters that fit them best.
+        fitted: from samples to the names and values of the best-fitting parameters; None without a closed form.
     """
 
     def __init__(self, name: str, make: Callable[..., Any], fitted: Callable[..., dict[str, Any]] | None) -> None:
@@ -129,7 +129,7 @@ class Family:
         return tuple(float(value) for value in self._fitted(_tensor(data), **options).values())
 
     def __getattr__(self, method: str) -> Callable[..., Any]:
-        """A method of the frozen density that takes its parameters too: ``family.pdf(x, loc=0, scale=1)``."""
+        """A method of the frozen density that also takes the parameters: ``family.pdf(x, loc=0, scale=1)``."""
         if method.startswith("_") or not hasattr(Frozen, method):
             raise AttributeError(f"{type(self).__name__} has no attribute {method!r}")
 
@@ -148,13 +148,13 @@ def _tensor(values: Numbers) -> Tensor:
 
 
 def _array(tensor: Tensor) -> Array:
-    """The numbers as an array, a single one as a numpy scalar."""
+    """The tensor as a numpy array, or as a numpy scalar if 0-d."""
     array: Array = tensor.detach().numpy()[()]
     return array
 
 
 def _fitted(family: Any, *names: str) -> Callable[..., dict[str, Any]]:
-    """A function from samples to the named parameters of the member that fits them."""
+    """A function from samples to parameters (``names``, and α if ``alpha=None``) of the fitted member of ``family``."""
 
     def fitted(data: Tensor, **options: Any) -> dict[str, Any]:
         density = family.fit(data, **options)

@@ -1,4 +1,4 @@
-"""Special functions, solvers and quadrature: the leaf everything continuous stands on."""
+"""Special functions, root finding and quadrature, on which densities and predictions on domains are built."""
 
 from contmax.numerics._contour import DOUBLE as DOUBLE
 from contmax.numerics._contour import SINGLE as SINGLE

@@ -1,13 +1,13 @@
 r"""Integrals :math:`\int e^{h(s)}\,ds` along a path through a saddle point, by the trapezoidal rule.
 
-The function h is real on the positive axis, convex there, and its singularities lie on the negative axis. The path is a
-hyperbola with vertex at the minimum s₀ of h on the positive axis and about the curvature of steepest descent,
+The function h is real and convex on the positive axis, and its singularities lie on the negative axis. The path is a
+hyperbola whose vertex is the minimum s₀ of h on the positive axis, with nearly the curvature of steepest descent,
 
 .. math:: s(u) = s_0 + b\,(i \sinh u - \kappa(\cosh u - 1)), \qquad b = \frac{c}{\sqrt{h''(s_0)}}
 
-with κ bounded, so that it leans to the left by at most 40° from the vertical. On such a path :math:`e^{s}`, powers of s
-and :math:`e^{s^2}` all decay, where a parabola would run into the growth of the last. The trapezoidal rule in u then
-converges exponentially with a fixed number of nodes.
+with κ bounded, so that the path leans to the left by at most 40° from the vertical. On it :math:`e^{s}`, powers of s
+and :math:`e^{s^2}` all decay; on a parabola the last would grow. The error of the trapezoidal rule in u decays
+exponentially with the number of nodes.
 
 The functions are evaluated on pairs of real tensors: on a CPU torch's complex exp and log are a hundred times slower
 than the real functions they consist of, and inductor does not compile complex tensors.
@@ -26,8 +26,8 @@ from contmax.numerics._quadrature import device_table
 class Complex:
     """x + iy, held as two real tensors that broadcast.
 
-    Operators take complex operands and numbers; real tensors go through `shifted` and `scaled`, since torch.compile
-    does not see through an operator between a tensor and an object.
+    Operators take Complex operands and numbers. For real tensors call `shifted` and `scaled`: torch.compile cannot
+    trace an operator between a tensor and an object.
 
     Example:
         >>> z = Complex(torch.tensor(0.0), torch.tensor(2.0))
@@ -66,11 +66,11 @@ class Complex:
         return Complex(self.re * by, self.im * by)
 
     def plus(self, other: "Complex", times: float | Tensor) -> "Complex":
-        """z + times·other for a real factor, in one pass over each part."""
+        """z + times·other for a real factor ``times``, in one fused operation for each part."""
         return Complex(_add_multiple(self.re, other.re, times), _add_multiple(self.im, other.im, times))
 
     def plus_log(self, other: "Complex", times: float | Tensor) -> "Complex":
-        """z + times·ln(other) for a real factor; see :meth:`log`."""
+        """z + times·ln(other) for a real factor ``times``; see :meth:`log`."""
         squared = other.squared_modulus()
         half_angle = torch.atan(other.im / (squared.sqrt() + other.re))
         return Complex(
@@ -78,7 +78,7 @@ class Complex:
         )
 
     def times_real_part(self, other: "Complex") -> Tensor:
-        """The real part of the product."""
+        """The real part of z·other."""
         return torch.addcmul(self.re * other.re, self.im, other.im, value=-1)
 
     def squared_modulus(self) -> Tensor:
@@ -93,19 +93,19 @@ class Complex:
         return Complex(self.re * inverse, -self.im * inverse)
 
     def log(self) -> "Complex":
-        """ln z, accurate away from the negative real axis: the argument is 2 arctan(y/(|z| + x))."""
+        """ln z, accurate away from the negative real axis: arg z = 2 arctan(y/(|z| + x))."""
         squared = self.squared_modulus()
         return Complex(0.5 * squared.log(), 2 * torch.atan(self.im / (squared.sqrt() + self.re)))
 
     def exp(self) -> "Complex":
-        """exp z, zero where it is within a few digits of underflow: subnormal numbers slow a CPU down tenfold."""
+        """exp z, set to zero where |exp z| nearly underflows, since subnormal numbers slow a CPU down tenfold."""
         lowest = math.log(torch.finfo(self.re.dtype).tiny) + 17
         size = torch.threshold(self.re, lowest, -math.inf).exp()
         return Complex(size * self.im.cos(), size * self.im.sin())
 
 
 class Hyperbola(NamedTuple):
-    """Nodes on the upper half of the path, the last u, c, the largest κ, and the share of the curvature it takes."""
+    """In order: nodes on the upper half, largest u, c, largest κ, and fraction of the curvature of steepest descent."""
 
     nodes: int
     end: float
@@ -114,30 +114,30 @@ class Hyperbola(NamedTuple):
     curvature: float = 0.9
 
 
-# From a search over β-Gaussians against Gaussians in dimensions 2 and 4, k from 0 to 1000, scale ratios from 1e-3
-# to 1e2, places inside, on and outside the edge of the support. The largest error relative to the largest value is 1e-7
-# (5e-7 at k = 0) for the first, 1e-13 for the second; of first derivatives 2e-7 (8e-7 at k = 0) and 2e-13.
+# Tuned on expectations of Gaussians under β-Gaussians: N = 2 and 4, k = 1/(α−1) from 0 to 1000, scale ratios from 1e-3
+# to 1e2, centres inside, on and outside the edge of the support. Largest errors relative to the largest value: SINGLE
+# 1e-7 (5e-7 at k = 0), DOUBLE 1e-13; of first derivatives SINGLE 2e-7 (8e-7 at k = 0), DOUBLE 2e-13.
 SINGLE = Hyperbola(12, 2.9, 1.6)
 DOUBLE = Hyperbola(40, 3.9, 1.4)
 
 
 def hyperbola_nodes(rule: Hyperbola, device: torch.device) -> tuple[Float[Tensor, " nodes"], Float[Tensor, " nodes"]]:
-    """sinh u and cosh u at the nodes of the upper half, float64, made once per device."""
+    """sinh u and cosh u at the nodes u of the upper half of the path, float64, computed once per device."""
     rise, run = (device_table(f"{kind}_{rule.end}", rule.nodes, device) for kind in ("sinh", "cosh"))
     return rise, run
 
 
 class SaddlePath(NamedTuple):
-    """The vertex s₀, and b and bκ, of many paths at once."""
+    """A batch of paths: ``vertex`` s₀, ``size`` b and ``bend`` bκ."""
 
     vertex: Tensor
     size: Tensor
     bend: Tensor
 
     def nodes(self, rule: Hyperbola) -> tuple[Complex, Complex]:
-        r"""Nodes s on the upper half, and weights for :math:`\frac1i\int e^{h}\,ds = \sum \mathrm{Re}(w e^{h(s)})`.
+        r"""Nodes s on the upper half, and weights w for :math:`\frac1i\int e^{h}\,ds = \sum \mathrm{Re}(w e^{h(s)})`.
 
-        The first dimension of both runs over the nodes. The weights count the lower half of the path too.
+        Nodes run along the first dimension. The weights include the lower half of the path, by symmetry.
         """
         step = rule.end / rule.nodes
         u = (torch.arange(rule.nodes, dtype=self.vertex.dtype, device=self.vertex.device) + 0.5) * step
@@ -156,7 +156,7 @@ def saddle_path(
         saddle: s₀ > 0.
         curvature: s₀² h''(s₀) > 0.
         third: −s₀³ h'''(s₀) ≥ 0.
-        rule: how many nodes, and how far.
+        rule: the number of nodes, and bounds of the path.
 
     Example:
         >>> import math

@@ -4,9 +4,9 @@ With ε = α − 1 and k = 1/ε the normaliser of a β-Gaussian in N dimensions 
 
 .. math:: G_N(\varepsilon) = \ln\Gamma(k+1+\tfrac N2) - \ln\Gamma(k+1) - \tfrac N2 \ln k   \qquad (\varepsilon > 0)
 
-and, for ε < 0 with κ = −k, :math:`\ln\Gamma(\kappa) - \ln\Gamma(\kappa-\tfrac N2) - \tfrac N2\ln\kappa`. Both are
-one smooth function with G(0) = 0. Subtracting two log-gammas would lose k·ln k roundings. Here nothing is subtracted:
-whole steps of Γ give logarithms, and the half step left over in odd N is a short series after a shift of its argument.
+and, for ε < 0 with κ = −k, :math:`\ln\Gamma(\kappa) - \ln\Gamma(\kappa-\tfrac N2) - \tfrac N2\ln\kappa`. Together
+they are one smooth function with G(0) = 0. Subtracting log-gammas would lose digits for large k. Instead, each whole
+step Γ(x+1) = xΓ(x) adds a logarithm, and the half step left in odd dimensions is a short series in a shifted argument.
 """
 
 import math
@@ -50,12 +50,12 @@ def log_gamma_ratio_slope(gap: Scalar, dim: int) -> Scalar:
 
 
 def _whole_steps(dim: int) -> list[float]:
-    """What is added to k in the factors of Γ(k+1+N/2)/Γ(k+1), or of Γ(k+1+N/2)/Γ(k+3/2) in odd dimensions."""
+    """The steps j with Γ(k+1+N/2)/Γ(k+1) = ∏(k+j) for even N, and Γ(k+1+N/2)/Γ(k+3/2) = ∏(k+j) for odd N."""
     return [step + dim % 2 / 2 for step in range(1, dim // 2 + 1)]
 
 
 def _half_step(gap: Any) -> Any:
-    """G₁(ε). The side of zero decides in which direction the argument of Γ is shifted, always away from its poles."""
+    """G₁(ε): the series at |1/ε| shifted up by 8, away from the poles of Γ, less a logarithm per unit of the shift."""
     sign = _sign(gap)
     size = sign * gap
     offset = _SHIFT + 0.75 * sign
@@ -71,7 +71,7 @@ def _half_step(gap: Any) -> Any:
 
 
 def _half_step_slope(gap: Any) -> Any:
-    """dG₁/dε, term by term."""
+    """dG₁/dε, the derivative of each term of :func:`_half_step`."""
     sign = _sign(gap)
     size = sign * gap
     offset = _SHIFT + 0.75 * sign
@@ -88,7 +88,7 @@ def _half_step_slope(gap: Any) -> Any:
 
 
 def _over_the_shift(term: Callable[..., Any], sign: Any, size: Any) -> Any:
-    """The sum of a term over the steps of the shift: of a tensor in a dimension of its own, a few operations."""
+    """Σⱼ term(j, sign, size) over the steps j = 1 … 8 of the shift; vectorised over j for tensors."""
     if not isinstance(size, Tensor):
         return sum(term(j, sign, size) for j in range(1, _SHIFT + 1))
     steps = torch.arange(1, _SHIFT + 1, dtype=size.dtype, device=size.device)
@@ -100,7 +100,7 @@ def _log1p(x: Any) -> Any:
 
 
 def _sign(x: Any) -> Any:
-    """±1, and +1 at zero, so that the derivative of |x| at zero is the one-sided derivative of a smooth branch."""
+    """The sign of x, but +1 at zero, where |x| = sign·x then has the derivative 1."""
     if isinstance(x, Tensor):
         return torch.where(x < 0, -1.0, 1.0).to(x.dtype)
     return -1.0 if x < 0 else 1.0

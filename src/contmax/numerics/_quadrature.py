@@ -1,7 +1,7 @@
-"""Gauss–Legendre rules and the Legendre polynomials they belong to: sampling, differentiating and integrating.
+"""Gauss–Legendre rules, and Legendre series that interpolate, differentiate and integrate sampled functions.
 
-From the values of a function at Gauss nodes, small constant matrices compute its Legendre coefficients, and from these
-values anywhere, derivatives and antiderivatives, all of them differentiable. Tables are computed once per device.
+Small constant matrices map the values of a function at Gauss nodes to the coefficients cₘ of a Legendre series Σ cₘ Pₘ,
+and cₘ to coefficients of the derivative and the antiderivative. All tables are computed once per device.
 """
 
 from typing import Any
@@ -39,7 +39,7 @@ def graded_rule(count: int, device: torch.device, power: int = 4) -> tuple[Float
 
     Gauss–Legendre in u after the substitution :math:`x = \phi(u) = \int_0^u (s(1-s))^{m-1}\,ds / B(m, m)`, which
     turns :math:`x^k dx` into :math:`u^{mk+m-1} du`. With m = 4 and 20 nodes :math:`\int x^k` has a relative error of
-    3e-10 at k = 1/9 and below 1e-14 for ½ ≤ k ≤ 4. A smaller m (``power``, 2 or 4) spares more nodes for the middle.
+    3e-10 at k = 1/9 and below 1e-14 for ½ ≤ k ≤ 4. m = ``power`` is 2 or 4; m = 2 leaves more nodes for the middle.
 
     Example:
         >>> nodes, weights = graded_rule(20, torch.device("cpu"))
@@ -50,7 +50,7 @@ def graded_rule(count: int, device: torch.device, power: int = 4) -> tuple[Float
 
 
 def grading(u: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-    """φ(u), the substitution behind :func:`graded_rule` with m = 4: flat to third order at 0 and at 1."""
+    """φ(u), the substitution of :func:`graded_rule` for m = 4; its first three derivatives vanish at 0 and at 1."""
     return u**4 * (35 + u * (-84 + u * (70 - 20 * u)))
 
 
@@ -60,12 +60,12 @@ def legendre_coefficients(values: Float[Tensor, "... n"]) -> Float[Tensor, "... 
 
 
 def legendre_slope(coefficients: Float[Tensor, "... n"]) -> Float[Tensor, "... n"]:
-    """Coefficients of the derivative (the last one is 0)."""
+    """Legendre coefficients of the derivative of Σ cₘ Pₘ; the last is 0."""
     return coefficients @ device_table("slope", coefficients.shape[-1], coefficients.device)
 
 
 def legendre_antiderivative(coefficients: Float[Tensor, "... n"]) -> Float[Tensor, "... m"]:
-    """Coefficients, one more, of the antiderivative that vanishes at −1."""
+    """The n + 1 Legendre coefficients of the antiderivative of Σ cₘ Pₘ that vanishes at −1."""
     return coefficients @ device_table("antiderivative", coefficients.shape[-1], coefficients.device)
 
 
@@ -80,12 +80,12 @@ def legendre_to_chebyshev(coefficients: Float[Tensor, "... n"]) -> Float[Tensor,
 
 
 def slope_on_grid(coefficients: Float[Tensor, "... n"]) -> Float[Tensor, "... m"]:
-    """The derivative at n + 1 equidistant points from −1 to 1."""
+    """The derivative of Σ cₘ Pₘ at n + 1 equidistant points from −1 to 1."""
     return coefficients @ device_table("slope_on_grid", coefficients.shape[-1], coefficients.device)
 
 
 def legendre_sum(coefficients: Float[Tensor, "... n"], x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-    """Σ cₘ Pₘ(x) by Clenshaw's recurrence; x broadcasts with the coefficients without their last dimension.
+    """Σ cₘ Pₘ(x) by Clenshaw's recurrence; x broadcasts with the batch of the coefficients.
 
     Example:
         >>> legendre_sum(torch.tensor([0.0, 0.0, 1.0]), torch.tensor([0.0, 1.0]))
@@ -112,17 +112,17 @@ def legendre_basis(x: Float[Tensor, "..."], count: int) -> Float[Tensor, "... n"
 
 
 def float64_of(value: Tensor | float, like: Tensor) -> Tensor:
-    """A tensor in float64, or a number as one of shape () where `like` is."""
+    """The value in float64: a tensor is cast, a number becomes a 0-d tensor on the device of `like`."""
     if isinstance(value, Tensor):
         return value if value.dtype == torch.float64 else value.double()
-    # torch.tensor would copy the number to the device and wait.
+    # Not torch.tensor, which would copy the number to the device and wait.
     return torch.full((), value, dtype=torch.float64, device=like.device)
 
 
 def device_table(kind: str, count: int, device: torch.device) -> Tensor:
-    """A table of float64, made once per device; in a trace a constant or an input of the graph."""
+    """The float64 table `kind` for `count` nodes; a constant in torch.export, a graph input in torch.compile."""
     if is_exporting():
-        # The exported program holds the numbers as a constant; in this trace the cache would make a fake tensor.
+        # The exported program holds the numbers as a constant; under this tracer the cache would store a fake tensor.
         return torch.tensor(_numbers(kind, count), dtype=torch.float64, device=device)
     if is_compiling():
         traced: Tensor = getattr(_Traced, _name_for_tracers(kind, count, device))
@@ -133,17 +133,17 @@ def device_table(kind: str, count: int, device: torch.device) -> Tensor:
 @DeviceCache
 def _tables(kind: str, count: int, device: torch.device) -> Tensor:
     tensor = torch.from_numpy(np.ascontiguousarray(_table(kind, count)))
-    # From pinned memory the first use on an accelerator is an asynchronous copy like any other work.
+    # Pinned memory makes the copy to an accelerator asynchronous, so that the host does not wait.
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 
 
 class _Traced:
-    """Tables as attributes: torch.compile makes a tensor that it reads from an attribute an input of the graph."""
+    """Holds tables as attributes: torch.compile turns a tensor that it reads from an attribute into a graph input."""
 
 
 @constant_to_tracers
 def _name_for_tracers(kind: str, count: int, device: torch.device) -> str:
-    """Make the table an attribute, and return its name. A tracer calls this function without tracing it."""
+    """Store the table as an attribute of `_Traced` and return its name; tracers call this function untraced."""
     name = f"{kind}_{count}_{device.type}_{device.index}"
     if not hasattr(_Traced, name):
         setattr(_Traced, name, _tables.finished(kind, count, device))
@@ -176,10 +176,10 @@ def _table(kind: str, count: int) -> Any:
         density = weights * (u * (1 - u)) ** (power - 1)
         return density / density.sum()
     if kind == "transform":
-        # Orthogonality under the rule itself: cₘ = (m + ½) Σ w f Pₘ.
+        # The Pₘ are orthogonal under the Gauss rule too: cₘ = (m + ½) Σᵢ wᵢ f(xᵢ) Pₘ(xᵢ).
         return (legendre.legvander(nodes, count - 1) * weights[:, None]) * (np.arange(count) + 0.5)
     if kind == "chebyshev":
-        # From values at the zeros of a Chebyshev polynomial, where cosines are orthogonal.
+        # Evaluate the Legendre series at the zeros of a Chebyshev polynomial, where cosines are orthogonal.
         order = np.arange(count)
         angles = (order + 0.5) * (np.pi / count)
         cosines = np.cos(np.outer(angles, order)) * np.where(order == 0, 1, 2) / count

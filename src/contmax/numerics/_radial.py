@@ -1,13 +1,13 @@
 r"""The law of the radius of the standard β-Gaussian, for every α at once, by double-exponential quadrature.
 
-The standard β-Gaussian has density ∝ :math:`[1-\varepsilon u]_+^{1/\varepsilon}` with u = r²/2 and ε = α − 1: the
-normal law at ε = 0. The coordinate :math:`y = -\frac\alpha\varepsilon\,\mathrm{log1p}(-\varepsilon u)` stretches any
-support to a half line, on which the law of the radius is an integral from 0 to y, or from y to ∞, of
+The standard β-Gaussian in N dimensions has density ∝ :math:`[1-\varepsilon u]_+^{1/\varepsilon}`, u = r²/2, ε = α − 1:
+normal at ε = 0. The coordinate :math:`y = -\frac\alpha\varepsilon\,\mathrm{log1p}(-\varepsilon u)` maps any support
+to a half line, on which the law of the radius is an integral from 0 to y, or from y to ∞, of
 
 .. math:: \int \Big(\frac{1-e^{-cy}}{c}\Big)^{a-1} e^{-y}\,dy = \int e^{h}\,d\ln y, \qquad
           h(y) = a\ln y + (a-1)\ln\frac{1-e^{-cy}}{cy} - y, \qquad a = \tfrac N2, \quad c = \tfrac\varepsilon\alpha
 
-With x = 1 − e^{−cy} this is the incomplete beta integral for b = 1/c; c = 0 gives the incomplete gamma integral, c < 0
+With x = 1 − e^{−cy} this is the incomplete beta integral with b = 1/c; c = 0 gives the incomplete gamma integral, c < 0
 the Student-t and F families. The integral is smooth in c through 0, so one rule serves them all: 53 nodes for every a
 and c, no iteration and no test of convergence. The side of the mode on which y lies decides which of the two integrals
 is computed; the other is its complement.
@@ -30,15 +30,15 @@ from contmax.numerics._solvers import implicit_root
 
 _Function = Callable[[Tensor, Tensor], Tensor]
 
-# Below this radius (in units of the smaller of the bulk and the support) the law is a polynomial to the last digit.
+# Below the radius _CENTRE/√(1+|ε|) a few terms of a power series give the law to the last digit.
 _CENTRE = 0.02
 _TAIL_MIN, _TAIL_Y_MAX, _RADIUS_MAX = 1e-300, 700.0, 1e150
 _NEWTON_STEPS = 4
-# The double-exponential rule.
+# The double-exponential rule: step and first value of z in `_rule`, and the number of nodes.
 _STEP, _FIRST, _COUNT = 0.15, -3.6, 53
-# Beyond these the integrand is zero in float64, and exponentials of its parts would overflow.
+# Largest y and |cy|: beyond them the integrand is zero in float64, but some of its factors overflow.
 _Y_MAX, _EXPONENT_MAX = 1e8, 600.0
-# A temporary holds at most this many numbers, to stay in the cache, or one node for each point.
+# Nodes are summed in blocks whose temporaries hold at most this many numbers (or one node), to stay in the CPU cache.
 _BLOCK = 1 << 17
 _SERIES_MAX = 0.05
 
@@ -48,14 +48,14 @@ def radial_shares(
 ) -> tuple[Float[Tensor, "..."], Float[Tensor, "..."]]:
     """P(‖t‖ ≤ r) and P(‖t‖ > r) for the standard β-Gaussian in N dimensions.
 
-    They sum to one, each is accurate where it is the smaller, and both are differentiable in the radius and in ε,
-    through ε = 0 and at r = 0. Outside the support they are 1 and 0 with zero gradient.
+    The two shares sum to one, each is accurate where it is the smaller, and both are differentiable in r and ε, also at
+    ε = 0 and r = 0. Outside the support they are 1 and 0 with zero gradient.
 
     Args:
         radius: r ≥ 0, float64.
         gap: ε = α − 1 > −2/(N+2), float64.
         dim: N.
-        log_gamma: ``log_gamma_ratio(gap, dim)``, where it is known already.
+        log_gamma: ``log_gamma_ratio(gap, dim)``, if already computed.
 
     Example:
         >>> inner, outer = radial_shares(torch.tensor(1.0).double(), torch.tensor(0.0).double(), dim=1)
@@ -82,7 +82,7 @@ def radial_shares(
 def radial_density(
     radius: Float[Tensor, "..."], gap: Float[Tensor, "..."], dim: int, *, log_gamma: Tensor | None = None
 ) -> Float[Tensor, "..."]:
-    r"""Density of the radius, :math:`\propto r^{N-1}[1-\varepsilon r^2/2]_+^{1/\varepsilon}`."""
+    r"""Density of the radius, :math:`\propto r^{N-1}[1-\varepsilon r^2/2]_+^{1/\varepsilon}`; see `radial_shares`."""
     log_gamma = log_gamma_ratio(gap, dim) if log_gamma is None else log_gamma
     u = 0.5 * radius.square()
     outside = gap * u >= 1
@@ -112,7 +112,7 @@ def radial_quantile(tail: Float[Tensor, "..."], gap: Float[Tensor, "..."]) -> Fl
 
 
 def _quantile_without_gradient(tail: Tensor, gap: Tensor, log_gamma: Tensor) -> Tensor:
-    """Newton's method on ln P(|t| > r) in ξ = √(2y): there the law of every α looks like the normal one."""
+    """Newton's method for ln P(|t| > r) in ξ = √(2y), in which the law of every α is close to the normal law."""
     alpha = 1 + gap
     log_total = 0.5 * math.log(math.pi) - log_gamma + 0.5 * torch.log1p(gap)
     goal = torch.log(tail)
@@ -127,12 +127,12 @@ def _quantile_without_gradient(tail: Tensor, gap: Tensor, log_gamma: Tensor) -> 
 
 
 def _log_height(log_gamma: Tensor, dim: int) -> Tensor:
-    """ln of the constant in the density of the radius."""
+    """ln of the constant factor of :func:`radial_density`."""
     return log_gamma - math.lgamma(dim / 2) - (dim / 2 - 1) * math.log(2)
 
 
 def _central_share(radius: Tensor, gap: Tensor, dim: int, log_height: Tensor) -> Tensor:
-    """P(‖t‖ ≤ r) for small r, from the binomial series of the profile."""
+    """P(‖t‖ ≤ r) for small r, from the binomial series of (1 − εu)^{1/ε}."""
     u = 0.5 * radius.square()
     term = radius**dim * torch.exp(log_height)
     total = term / dim
@@ -148,7 +148,7 @@ def _log_mass(y: Tensor, a: float, c: Tensor) -> Tensor:
 
 
 def _log_ratio(y: Tensor, c: Tensor) -> Tensor:
-    """ln (1−e^{−x})/x with x = cy; no sign of c makes it overflow, and its derivatives are right at x = 0."""
+    """ln((1−e^{−x})/x) with x = cy, without overflow for either sign of c, and with correct derivatives at x = 0."""
     x = c * y
     near = x.abs() < _SERIES_MAX
     small = torch.where(near, x, 0.0)
@@ -159,7 +159,7 @@ def _log_ratio(y: Tensor, c: Tensor) -> Tensor:
 
 
 def _log_ratio_value(y: Tensor, c: Tensor) -> Tensor:
-    """The value of :func:`_log_ratio` in two thirds of its time, without the right derivatives at x = 0."""
+    """The value of :func:`_log_ratio` in two thirds of the time, but with wrong derivatives at x = 0."""
     x = c * y
     size = x.abs() + _TAIL_MIN
     return torch.log(torch.expm1(-size) / -size) - x.clamp(max=0)
@@ -173,10 +173,10 @@ def _log_ratio_slope(y: Tensor, c: Tensor) -> Tensor:
 def _smaller_tail(
     y: Tensor, a: float, c: Tensor, ratio: _Function = _log_ratio, factor: _Function | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Whether the tail below y is smaller than the tail above, and ∫ factor·e^{h − h(y)} d ln y over the smaller.
+    """Whether the tail below y is smaller than the tail above, and ∫ factor·e^{h − h(y)} d ln y over the smaller tail.
 
-    ``ratio`` computes :func:`_log_ratio`; ``factor`` takes nodes and c, and None means 1. The integral is
-    differentiable in y > 0 and in c with c(a−1) > −1.
+    ``ratio`` is :func:`_log_ratio` or its faster variant; ``factor`` is a function of (y, c), None for 1. The integral
+    is differentiable in y > 0 and in c with c(a−1) > −1.
     """
     is_lower, width, reach = _extent(y.detach(), a, c.detach())
     shape = torch.broadcast_shapes(y.shape, c.shape)
@@ -197,9 +197,9 @@ def _smaller_tail(
 
 
 def _extent(y: Tensor, a: float, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Whether the lower tail is the smaller one, the width of the integrand near y, and the last node relative to y.
+    """Whether the tail below y is the smaller, the integrand's width near y, and the largest offset in `_smaller_tail`.
 
-    The value of an integral does not depend on its nodes, so their placement needs no derivative.
+    The value of an integral does not depend on its nodes, so all three have no gradient.
     """
     x = (c * y).clamp(-_EXPONENT_MAX, _EXPONENT_MAX)
     ratio = torch.where(x == 0, 1.0, x / torch.expm1(x))
@@ -207,15 +207,15 @@ def _extent(y: Tensor, a: float, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     bend = (y - (a - 1) * ratio * (1 - x - ratio)).abs().sqrt()
     is_lower = slope > 0
     rate = torch.maximum(slope.abs(), bend)
-    # To the left of y the rate of decay tends to a.
+    # Far to the left of y the integrand decays in ln y at the rate a.
     width = 1 / torch.where(is_lower, rate.clamp(max=a), rate)
-    # Where c < 0 the parts of the integrand overflow long after it has vanished: no node lies beyond that.
+    # For c < 0 no node lies beyond |cy| = _EXPONENT_MAX, where factors of the long vanished integrand overflow.
     last = torch.where(c < 0, _EXPONENT_MAX / c.abs().clamp(min=_EXPONENT_MAX / _Y_MAX), _Y_MAX)
     return is_lower, width, torch.where(is_lower, _Y_MAX, (last / y - 1).clamp(0, _Y_MAX))
 
 
 def _rule(first: int, last: int, like: Tensor) -> tuple[Tensor, Tensor]:
-    """Nodes and weights of ∫₀^∞ f(w) dw by the trapezoidal rule in z, w = exp(z − e^{−z})."""
+    """Nodes ``first`` to ``last − 1`` of ∫₀^∞ f(w) dw, and weights: the trapezoidal rule in z, w = exp(z − e^{−z})."""
     z = _FIRST + _STEP * torch.arange(first, last, dtype=like.dtype, device=like.device)
     back = torch.exp(-z)
     nodes = torch.exp(z - back)
@@ -223,16 +223,16 @@ def _rule(first: int, last: int, like: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _half_line_shares(y: Tensor, a: float, c: Tensor, log_total: Tensor) -> tuple[Tensor, Tensor]:
-    """The shares of the integral below and above y > 0, each accurate where it is the smaller one.
+    """The shares of ∫e^h d ln y below and above y > 0, each accurate where it is the smaller share.
 
     ``log_total`` is the logarithm of the integral from 0 to ∞; if it is differentiable in c, the shares are
     differentiable to any order in y and c.
     """
     if a == 1:
-        # In the plane the integrand is e^{−y} for every c, and its integral is one.
+        # In the plane (N = 2) the integrand in y is e^{−y} for every c, and its integral from 0 to ∞ is one.
         y = y.expand(torch.broadcast_shapes(y.shape, c.shape, log_total.shape))
         above = torch.exp(-y)
-        # For large y torch's derivative of expm1, expm1 + 1, has no digits left.
+        # torch computes the derivative of expm1 as expm1 + 1, which has no digits left for large y.
         return torch.where(y > 0.5, 1 - above, -torch.expm1(-y)), above
     y, c, log_total = torch.broadcast_tensors(y, c, log_total)
     lower, upper = apply(_Shares, y, a, c, log_total)
@@ -267,7 +267,7 @@ class _Shares(torch.autograd.Function):
 
 
 def _shares(y: Tensor, a: float, c: Tensor, log_total: Tensor) -> tuple[Tensor, Tensor]:
-    """The shares without derivatives, of tensors of one shape."""
+    """The two shares of :func:`_half_line_shares` without derivatives, for tensors of equal shape."""
     is_lower, integral = _smaller_tail(y, a, c, _log_ratio_value)
     share = torch.exp(_log_mass(y, a, c) - log_total) * integral
     return torch.where(is_lower, share, 1 - share), torch.where(is_lower, 1 - share, share)
@@ -281,7 +281,7 @@ _shares_op = operator("half_line_shares", like=lambda y, a, c, log_total: (torch
 def _slopes(
     wanted: tuple[bool, ...], a: float, y: Tensor, c: Tensor, log_total: Tensor, lower: Tensor, upper: Tensor
 ) -> tuple[Tensor | None, ...]:
-    """Derivatives of the lower share in y, c and ``log_total``, none in a."""
+    """Derivatives of the lower share in y, a, c and ``log_total``; None in a, and for inputs not ``wanted``."""
     end = torch.exp(_log_mass(y, a, c) - log_total)
     in_y = end / y if wanted[0] else None
     if not any(wanted[1:]):

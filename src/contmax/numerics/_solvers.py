@@ -1,4 +1,4 @@
-"""Solvers that never wait for a device: roots of increasing functions, factorisations, principal axes."""
+"""Solvers without host synchronisation: roots of increasing functions, factorisations, principal axes."""
 
 from collections.abc import Callable
 from itertools import combinations
@@ -11,9 +11,9 @@ from contmax._typing import Float
 
 Residual = Callable[[Tensor], tuple[Tensor, Tensor]]
 
-# Newton needs about 8 steps; a function on which every Newton step fails is bisected to float64 in 100.
+# Newton's method takes about 8 steps. If every Newton step fails, 100 bisections still reach float64 precision.
 _STEPS = 100
-# Into how many parts `sign_change` divides an interval, and how often.
+# `sign_change` divides an interval into _PARTS parts, _ROUNDS times.
 _PARTS, _ROUNDS = 17, 8
 # Jacobi's method converges quadratically: for a few dimensions five or six sweeps reach working precision.
 _SWEEPS = 8
@@ -22,16 +22,16 @@ _SWEEPS = 8
 def monotone_root(
     residual: Residual, low: Float[Tensor, "..."], high: Float[Tensor, "..."], *, tolerance: float = 1e-9
 ) -> Float[Tensor, "..."]:
-    """The root of an increasing function in a bracket, to about nine digits; :func:`implicit_root` adds the others.
+    """The root of an increasing function in a bracket, to about nine digits; :func:`implicit_root` adds the rest.
 
-    On eager CPU tensors :func:`bracketed_root`; elsewhere (on a device, under torch.compile or torch.func)
-    :func:`sign_change`.
+    Runs :func:`bracketed_root` on eager CPU tensors, and :func:`sign_change` elsewhere (on a device, under
+    torch.compile or torch.func).
 
     Args:
-        residual: x ↦ (f(x), f′(x)), element by element, f increasing; x may come with a further leading dimension.
+        residual: x ↦ (f(x), f′(x)), element by element, f increasing; x may have an extra leading dimension.
         low: lower ends, where f ≤ 0.
         high: upper ends, where f ≥ 0.
-        tolerance: stop when no Newton step exceeds this times 1 + |x|.
+        tolerance: longest step, relative to 1 + |x|, at which Newton's method stops.
 
     Example:
         >>> monotone_root(lambda x: (x**3 - 8, 3 * x**2), torch.tensor(0.0), torch.tensor(100.0))
@@ -53,17 +53,17 @@ def bracketed_root(
     steps: int,
     tolerance: float,
 ) -> Float[Tensor, "..."]:
-    """The root between two points by Newton's method, without gradient.
+    """The root of g between ``low`` and ``high`` by Newton's method, without gradient.
 
-    A step that leaves the bracket, or that is longer than the one before it, is replaced by a bisection.
+    A step that leaves the bracket, or that is longer than the previous step, is replaced by a bisection.
 
     Args:
         residual: x ↦ (g(x), g′(x)), element by element.
         low: points with g ≤ 0, below or above the root.
         high: points with g ≥ 0.
         start: first guess.
-        steps: how many to take where values cannot be looked at; elsewhere the loop stops by itself.
-        tolerance: length of a step, relative to 1 + |x|, that ends the loop.
+        steps: number of steps in traces and on devices; on an eager CPU the loop ends by ``tolerance``.
+        tolerance: longest step, relative to 1 + |x|, at which the loop ends.
     """
     x, last = start, torch.full_like(start, torch.inf)
     for _ in range(_STEPS if is_eager_cpu(x) else steps):
@@ -81,11 +81,11 @@ def bracketed_root(
 def sign_change(
     function: Callable[[Tensor], Tensor], low: Tensor, high: Tensor, begins_negative: Tensor | bool
 ) -> Tensor:
-    """Where a function first changes its sign in an interval; the upper end if it does not.
+    """Where a function first changes its sign between ``low`` and ``high``; ``high`` if it does not.
 
-    Each round divides the interval into equal parts and keeps the first in which the sign changes: nothing waits for a
-    device, and a traced program stays short. The interval shrinks by 7e9; the two Newton steps of
-    :func:`implicit_root` do the rest. The argument of the function has a further leading dimension.
+    Each round evaluates the function at 16 equidistant points, along an extra leading dimension of its argument, and
+    goes on in the first part in which the sign changes. Eight rounds shrink the interval by 7e9 without reading a
+    value; the two Newton steps of :func:`implicit_root` add the remaining digits.
 
     Example:
         >>> sign_change(lambda x: x**2 - 2, torch.tensor(0.0), torch.tensor(2.0), True)
@@ -101,10 +101,10 @@ def sign_change(
 
 
 def implicit_root(root: Float[Tensor, "..."], residual: Residual) -> Float[Tensor, "..."]:
-    """The root, known to about nine digits, as a differentiable function of whatever ``residual`` depends on.
+    """The root, refined from about nine digits to all, as a differentiable function of the tensors in ``residual``.
 
-    Each Newton step at a root doubles the number of derivatives that are right, so the two taken here give the first,
-    the second and the third, and all digits; none of them is a derivative through the search.
+    Each Newton step at a root doubles the number of correct derivatives: two steps give the value and the first three
+    derivatives. The search that found ``root`` is not differentiated.
 
     Example:
         >>> a = torch.tensor(4.0, requires_grad=True)
@@ -118,14 +118,14 @@ def implicit_root(root: Float[Tensor, "..."], residual: Residual) -> Float[Tenso
 
 
 def _step(value: Tensor, slope: Tensor) -> Tensor:
-    """Newton's step; of length 0 where the slope is 0, such as at a quantile that rounds to the edge of a support."""
+    """Newton's step value/slope; 0 where the slope is 0, as at a quantile that rounds to the edge of a support."""
     return value / torch.where(slope > 0, slope, torch.inf)
 
 
 def eliminated(matrix: Tensor, right: Tensor) -> Tensor:
-    """A⁻¹B for positive definite A by Gauss–Jordan elimination, one rank-one update for each of the K rows.
+    """A⁻¹B for positive definite A = ``matrix`` and B = ``right``: Gauss–Jordan elimination, a rank-one update per row.
 
-    The diagonal is scaled to one beforehand, so that no pivot is above one and rounding is that of a Cholesky factor.
+    With the diagonal of A scaled to one, no pivot exceeds one and rounding is as small as in a Cholesky factorisation.
 
     Example:
         >>> eliminated(torch.tensor([[4.0, 2.0], [2.0, 5.0]]), torch.tensor([[2.0], [-3.0]]))
@@ -140,14 +140,14 @@ def eliminated(matrix: Tensor, right: Tensor) -> Tensor:
     unit = torch.eye(size, dtype=matrix.dtype, device=matrix.device)
     for row in range(size):
         normed = system[..., row : row + 1, :] / system[..., row : row + 1, row : row + 1]
-        # Subtract one in the pivot's row: the update then leaves the normed row instead of zero.
+        # Subtract one in the pivot's row: the update then leaves the normed row there instead of zeros.
         column = system[..., :, row : row + 1] - unit[:, row : row + 1]
         system = system - column * normed
     return system[..., size:] * scale
 
 
 def factored(matrix: Tensor) -> Tensor:
-    """L of A = LLᵀ, column by column; NaN where A is not positive definite.
+    """The Cholesky factor L of A = LLᵀ, column by column in torch operations; NaN where A is not positive definite.
 
     Example:
         >>> factored(torch.tensor([[4.0, 2.0], [2.0, 5.0]]))
@@ -165,12 +165,12 @@ def factored(matrix: Tensor) -> Tensor:
 
 
 def principal_axes(factor: Float[Tensor, "*batch N N"]) -> Float[Tensor, "*batch N N"]:
-    r"""V, orthogonal and without gradient, such that the columns of FV are orthogonal and descend in length.
+    r"""Orthogonal V, without gradient, for which FV, F = ``factor``, has orthogonal columns of descending length.
 
     The columns of FV are the semi-axes of the ellipsoid :math:`\{Fu : \|u\| \le 1\}`, and their lengths the singular
-    values of F. One-sided Jacobi rotations find them to high relative accuracy, the short ones of a needle too, where
-    the eigenvalues of FFᵀ would have lost them; and unlike torch.linalg.svd they never wait for a device. A singular
-    value is stationary in V: the lengths of the columns of FV have its gradient.
+    values of F. One-sided Jacobi rotations find all of them to high relative accuracy, even the short axes of a needle,
+    which the eigenvalues of FFᵀ would lose, and unlike torch.linalg.svd without host synchronisation. Singular values
+    are stationary in V, so the lengths of the columns of FV have the right gradient although V has none.
 
     Example:
         >>> factor = torch.tensor([[2.0, 0.0], [1.0, 1.0]])
@@ -192,10 +192,10 @@ def principal_axes(factor: Float[Tensor, "*batch N N"]) -> Float[Tensor, "*batch
 
 
 def _rotation(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
-    """Cosine and sine that make two columns orthogonal, by the smaller of the two angles that do."""
+    """Cosine and sine of the smaller of the two angles by which a rotation makes two columns orthogonal."""
     overlap = (left * right).sum(-1, keepdim=True)
     difference = left.square().sum(-1, keepdim=True) - right.square().sum(-1, keepdim=True)
-    # Half the polar angle would do too; the formula with a tangent keeps small angles exact.
+    # A formula for the tangent, instead of half an atan2, keeps small angles exact.
     reach = difference.abs() + torch.hypot(difference, 2 * overlap)
     tangent = torch.where(reach > 0, 2 * overlap / torch.where(reach > 0, reach, 1.0), 0.0)
     tangent = torch.where(difference < 0, -tangent, tangent)
