@@ -303,7 +303,7 @@ def test_first_and_second_derivatives_in_positions_too():
         (lambda v: GateHead(5)(v, alpha=2.0), "values must have shape"),
         (lambda v: GateHead(4, query_dim=3)(v, alpha=2.0), "got no query"),
         (lambda v: GateHead(4, dim=2)(v, alpha=2.0), "needs a grid of 2 sizes"),
-        (lambda v: GateHead(4, dim=2)(v, alpha=2.0, grid=(2, 4)), "product is 6"),
+        (lambda v: GateHead(4, dim=2)(v, alpha=2.0, grid=(2, 4)), "with product 6"),
         (lambda v: GateHead(4)(v, alpha=2.0, grid=(2, 3)), "make the head with dim=2"),
         (lambda v: GateHead(4)(v, alpha=2.0, positions=torch.rand(2, 6, 2)), "pass positions of shape"),
         (lambda v: GateHead(4)(v, alpha=2.0, mask=torch.ones(2, 5).bool()), "mask must have shape"),
