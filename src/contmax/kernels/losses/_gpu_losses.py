@@ -112,7 +112,7 @@ def _short_losses(rows: Rows, kind: Kind) -> Launch:
 
 @cached(LAUNCHES)
 def _gradient(rows: Rows, kind: Kind, width: int, step: int, needs_target: bool) -> Launch:
-    """The launch of `loss_gradient`, for `width` statistics per row and cotangents of stride `step` (0: one for all)."""
+    """The launch of `loss_gradient`: `width` statistics per row, cotangents of stride `step` (0 if rows share one)."""
     chunk = min(CHUNK, max(power_of_two(rows.columns), 16))
     constants = _constants(kind) | {"NEEDS_TARGET": needs_target, "HAS_TOPS": width > 4 + kind.is_soft}
     constants |= {"CHUNKS": _TILES_OF_GRADIENT, "CHUNK": chunk}

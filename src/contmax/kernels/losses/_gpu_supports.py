@@ -1,7 +1,7 @@
 """(p̂ − q) W for rows of logits: the gradient of a loss with respect to the inputs of a linear layer.
 
-p̂ of most rows has mass on a few classes only. They are listed, and their rows of the weight W are added in float32. For
-rows with more classes than a list holds there is a dense product. The host does not know their number, so programs
+p̂ of most rows has mass on a few classes only. They are listed, and their rows of the weight W are added in float32.
+For rows with more classes than a list holds there is a dense product. The host does not know their number, so programs
 of the dense product cover all rows, and end at once where no row needs it.
 """
 
