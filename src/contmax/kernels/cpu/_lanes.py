@@ -129,7 +129,7 @@ def _ones(typing_context, mask):  # type: ignore[no-untyped-def]
 def wide_vectors(typing_context):  # type: ignore[no-untyped-def]
     """Let LLVM use vectors of 512 bits in this function where the processor has them.
 
-    LLVM's default is 256 bits, because 512 slow old processors down; with 256 polynomials take twice as long.
+    LLVM's default is 256 bits, because wider vectors slow old processors down; it doubles the time of polynomials.
     """
 
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
@@ -144,7 +144,7 @@ def wide_vectors(typing_context):  # type: ignore[no-untyped-def]
 def compress_above(key, start, columns, threshold, target, j, other=None, other_target=None):  # type: ignore[no-untyped-def]
     """Copy the entries > threshold among key[start:start + columns] to the front of target[j]; returns their number.
 
-    If `other` is given, its entries at the positions of these are copied to other_target[j].
+    If `other` is given, its entries at the copied positions go to other_target[j].
     """
     lanes = np.uint64(_VECTOR_BITS // 8 // key.itemsize)
     place = j * np.uint64(target.shape[1])

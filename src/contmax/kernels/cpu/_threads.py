@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-# Fewer elements than this take less time than to hand them to another thread.
+# Fewer elements than this are computed faster than handed to another thread.
 _SMALLEST_SHARE = 32768
 
 

@@ -55,7 +55,7 @@ def write_losses(
 ) -> None:
     """Write the losses (*batch) of logits (*batch, n), and the statistics of the rows; called by `in_parts`.
 
-    Targets are class ids (*batch), or weights ≥ 0 (*batch, n) of any floating-point dtype, divided here by their sum.
+    Targets are class ids (*batch), or weights ≥ 0 (*batch, n) of any floating-point dtype; kernels divide them by their sum.
     """
     z, target = side_by_side(z), laid_out(target)
     tensors, rows = as_rows(z, byte_mask(mask, z))
@@ -210,7 +210,7 @@ def loss_gradient(
             x = tl.load(X + at + columns, mask=allowed, other=-float("inf")).to(tl.float32)
             residual += tl.sum(probabilities(x[None, :], top, t, inverse, epsilon, K), 0)
             if NEEDS_TARGET:
-                # A target on a score of −inf makes the loss +inf for all other scores: ⟨z, q⟩ gets no slope.
+                # A target > 0 on a score of −inf makes the loss +inf at any other scores, so ⟨z, q⟩ gets no slope.
                 score = tl.where((scale > 0.0) & (x > -float("inf")), x - top, 0.0)
                 slope = tl.sum(slope_of_negentropy(target[None, :], scale, smoothing, epsilon, K), 0) - score
                 tl.store(DY + here, saturated(tl.where(wanted, g * tl.abs(scale) * slope, 0.0), DY), mask=inside)

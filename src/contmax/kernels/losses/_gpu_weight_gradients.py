@@ -91,7 +91,7 @@ def _write_sums(
 
 
 def _every_class(hidden: Tensor, statistics: Tensor, g: Tensor, share: float) -> Tensor:
-    """What smoothing adds to the sums of every class: −s/C Σ_t g_t (h_t, 1), (D + 1,) in float32, 1 for the bias.
+    """The term that smoothing adds to every class's sums, −s/C Σ_t g_t (h_t, 1), (D + 1,) in float32; 1 is for the bias.
 
     `share` is s/C. The term is NaN if a cotangent is not finite, or if a token with g ≠ 0 has a NaN logit, and so a NaN
     in its statistic t.
@@ -166,7 +166,7 @@ def _sum_rows(
     first_class, n, channels, width, h_stride,
     CLASSES: tl.constexpr, CHANNELS: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    """Store a (CLASSES, CHANNELS) tile of the gradient of the weight: pairs, residuals of long tokens, and EVERY."""
+    """Store a (CLASSES, CHANNELS) tile of the gradient of W: sums over pairs and over long tokens, plus EVERY."""
     tile = first_class // CLASSES + tl.program_id(0)
     c = tile * CLASSES + tl.arange(0, CLASSES)
     d = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)

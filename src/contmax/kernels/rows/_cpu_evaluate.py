@@ -57,7 +57,7 @@ def _base(distance, e):  # type: ignore[no-untyped-def]
 
 @njit
 def _distance(v, t, rest):  # type: ignore[no-untyped-def]
-    """v − (t + rest): `rest` has the digits of the origin beyond the dtype of t."""
+    """v − origin, where origin = t + rest has more digits than the dtype of v."""
     return (v - t) - rest
 
 

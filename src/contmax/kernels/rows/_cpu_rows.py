@@ -160,7 +160,7 @@ def _escort_and_curvature(p, n, epsilon, s, d):  # type: ignore[no-untyped-def]
     kind = p.dtype.type
     quarters, rest = _quarters_and_rest(1.0 - epsilon, p)
     zero, one, e, inverse_square = kind(0), kind(1), kind(epsilon), kind(1.0 / epsilon**2)
-    # For small y the difference cancels; the series is then exact to the precision of the dtype.
+    # Below this |y| `direct` cancels, and the series is exact to the precision of the dtype.
     near = kind(1.0 if p.itemsize == 4 else 0.25)
     c0, c1, c2, c3, c4 = kind(1 / 2), kind(1 / 3), kind(1 / 8), kind(1 / 30), kind(1 / 144)
     c5, c6, c7, c8, c9 = kind(1 / 840), kind(1 / 5760), kind(1 / 45360), kind(1 / 403200), kind(1 / 3991680)
@@ -195,7 +195,7 @@ def _centre(g, n, s, anchor, mean):  # type: ignore[no-untyped-def]
     """g ← s (g − anchor − mean)."""
     wide_vectors()
     high = g.dtype.type(mean)
-    low = g.dtype.type(mean - high)  # without it, the rounding error of `high` would add up over the row
+    low = g.dtype.type(mean - high)  # the rounding error of `high`, which would add up over the row
     for i in range(n):
         g[ZERO, i] = s[ZERO, i] * (((g[ZERO, i] - anchor) - high) - low)
 

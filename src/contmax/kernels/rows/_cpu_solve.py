@@ -165,7 +165,7 @@ def _excess(mass, epsilon, k):  # type: ignore[no-untyped-def]
 
 @njit(error_model="numpy")
 def _tolerance(epsilon, order, eps):  # type: ignore[no-untyped-def]
-    """The excess that one step reduces to excess^min(k, 2) = eps, or about: Σ p^{2−α} is Hölder of order k − 1."""
+    """The excess E with E^min(k, 2) ≈ eps, the error after one more step: Σ p^{2−α} is Hölder of order k − 1."""
     if epsilon == 0.0:
         return np.finfo(np.float64).max  # one step is exact
     if epsilon <= 0.5:

@@ -116,7 +116,7 @@ def soft_terms(mass, bits, product, impossible, epsilon, smoothing, K: tl.conste
 def slope_of_negentropy(y, scale, smoothing, epsilon, K: tl.constexpr):
     """∂Ω(q)/∂q at q = y/S for y > 0, else 0, (R, B); the scale of `soft_terms` and ε are (R,)."""
     q = y * (tl.abs(scale) / tl.where(smoothing < 1.0, 1.0 - smoothing, 1.0))[:, None]
-    # Along the simplex a constant changes nothing; this one makes the slope equal to that of the torch path.
+    # A constant does not change the slope along the simplex; this constant is the torch reference's.
     far = tl.abs(epsilon) >= _FAR_FROM_ONE
     constant = tl.where(far, 1.0 / tl.where(far, epsilon, 1.0), 1.0 / (1.0 + epsilon))
     return tl.where(q > 0.0, deformed_log(tl.where(q > 0.0, q, 1.0), epsilon, K) + constant[:, None], 0.0)

@@ -10,7 +10,7 @@ import triton.language as tl
 from contmax.kernels.gpu._instructions import quick_log2
 from contmax.kernels.rows._gpu_solve import below, conjugate, log, solved_weights, sums
 
-# Rows up to this width read cotangents everywhere at once, instead of waiting for p to read them where p > 0.
+# Rows up to this many columns read all cotangents at once; wider rows wait for p, and read them where p > 0.
 _NARROW = tl.constexpr(128)
 
 
@@ -64,7 +64,7 @@ def forward_rows(
         normaliser, t, weight, total, slope = solved_weights(y, epsilon, 0, ROUGH, B)
     else:
         normaliser, t, weight, total, slope = solved_weights(y, epsilon, K, ROUGH, B)
-    # A fully masked row gets zeros. A row with a NaN has a NaN in t but not in its weights: t·0 adds it.
+    # A fully masked row gets zeros. In a row with a NaN only t is NaN, not the weights: adding t·0 makes p NaN.
     p = tl.fma(weight, (1.0 / tl.where(total > 0.0, total, 1.0))[:, None], (t * 0.0)[:, None])
     tl.store(P + r.to(tl.int64)[:, None] * n + columns[None, :], p.to(P.dtype.element_ty), mask=inside)
     if NEEDS_OMEGA:

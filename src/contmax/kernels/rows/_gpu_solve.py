@@ -23,7 +23,7 @@ _MOST_STEPS = tl.constexpr(40)
 _LAST_STEP = tl.constexpr(3e-4)
 _LAST_STEP_ROUGH = tl.constexpr(3e-3)
 _LAST_STEP_LINEAR = tl.constexpr(3e-7)
-# The most by which Σ p may exceed 1: before the last ROUGH step, and at the end in float32.
+# The most by which Σ p may exceed 1: before the last step if ROUGH, else after it.
 _LAST_MASS_ROUGH = tl.constexpr(2e-2)
 _LAST_MASS = tl.constexpr(4e-6)
 # Roots up to this multiple of the largest root count as 0. At α = 2 the gradient jumps where the threshold equals a
@@ -196,7 +196,7 @@ def log_mass(total, normaliser, t, epsilon, K: tl.constexpr, ROUGH: tl.constexpr
     if K == 0:
         return log_total + far
     else:
-        # Near α = 1 A is more accurate than t; farther from it t is, in flat rows.
+        # Near α = 1 A is more accurate than t; at larger |ε|, in flat rows, t is more accurate.
         near = log1p_ratio(-epsilon * normaliser, epsilon, -normaliser)
         return log_total + tl.where(tl.abs(epsilon) < 0.1, near, far)
 
@@ -220,7 +220,7 @@ def newton_step(total, slope, normaliser, t, epsilon, K: tl.constexpr, ROUGH: tl
 
 @triton.jit
 def is_climbing(step, t, K: tl.constexpr, ROUGH: tl.constexpr = False, TO_THE_END: tl.constexpr = False):
-    """Whether another step can change p beyond its accuracy (TO_THE_END: beyond rounding). NaN never climbs."""
+    """Whether another step can change p beyond its accuracy (if TO_THE_END, beyond rounding). NaN never climbs."""
     if K == 1 or TO_THE_END:
         return step > t * _LAST_STEP_LINEAR
     elif ROUGH:
