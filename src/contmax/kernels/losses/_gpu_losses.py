@@ -55,7 +55,7 @@ def write_losses(
 ) -> None:
     """Write the losses (*batch) of logits (*batch, n), and the statistics of the rows; called by `in_parts`.
 
-    Targets are class ids (*batch), or weights ≥ 0 (*batch, n) of any floating-point dtype; kernels divide them by their sum.
+    Targets are class ids (*batch), or weights ≥ 0 (*batch, n) of any floating-point dtype, to be divided by their sum.
     """
     z, target = side_by_side(z), laid_out(target)
     tensors, rows = as_rows(z, byte_mask(mask, z))

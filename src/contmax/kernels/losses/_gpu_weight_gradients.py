@@ -91,7 +91,7 @@ def _write_sums(
 
 
 def _every_class(hidden: Tensor, statistics: Tensor, g: Tensor, share: float) -> Tensor:
-    """The term that smoothing adds to every class's sums, −s/C Σ_t g_t (h_t, 1), (D + 1,) in float32; 1 is for the bias.
+    """The term that smoothing adds to every class's sums, −s/C Σ_t g_t (h_t, 1), (D + 1,) in float32, 1 for the bias.
 
     `share` is s/C. The term is NaN if a cotangent is not finite, or if a token with g ≠ 0 has a NaN logit, and so a NaN
     in its statistic t.

@@ -1,9 +1,9 @@
 r"""α-entmax for α > 2, in float64 and logarithms as in `contmax.maps._sorted_support`, but without sorting rows.
 
-A tensor α may have values on both sides of 2, and reading them on the host would wait for the device. So these kernels
+A tensor α may have values on both sides of 2, and to read the values the host would wait for the device. So these kernels
 run after the ordinary kernels at every tensor α; programs whose rows have α ≤ 2 end at once.
 
-With ε = α − 1 all probabilities follow from the last point of the support, x_m, and its probability v:
+With ε = α − 1 all probabilities follow from x_m, the smallest score in the support, and its probability v:
 
     p_i(v) = (ε(x_i − x_m) + v^ε)^{1/ε}.
 
@@ -46,7 +46,7 @@ def mass_and_slope(X, M, at, mask_at, n, lowest, log_v, epsilon, HAS_MASK: tl.co
 
 @triton.jit
 def key_of(bits):
-    """From the bits of a float32 to an int32 that sorts as the floats do, and from this int32 back to the bits."""
+    """Map the bits of a float32 to an int32 that sorts as the floats do; the map is its own inverse."""
     return bits ^ ((bits >> 31) & 0x7FFFFFFF)
 
 

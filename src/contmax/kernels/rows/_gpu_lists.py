@@ -1,4 +1,4 @@
-"""Candidate lists of rows that do not fit on the chip: many programs read a row once, and list what may have mass.
+"""Candidate lists of rows that do not fit on the chip: many programs read a row once, and list the scores that may have mass.
 
 The threshold of any part of a row is a lower bound of the row's threshold. A program of one warp reads a slice of a row
 tile by tile, and remembers the largest score that each of its threads has met. The threshold of these 32 scores is a
@@ -129,13 +129,13 @@ def list_scores(
             bits += more[1]
             impossible = tl.maximum(impossible, more[3])
         top = tl.maximum(top, tile_maximum)
-        # Overflowing lists are never read; stop appending.
+        # Stop appending to a list that overflowed: the row will be read again.
         if (tile_maximum > bound) & (count <= CAPACITY):
             largest = tl.maximum(largest, of_threads)
             y = below(largest[None, :], tl.zeros([1], tl.float32) + top)
             normaliser = tl.maximum(absolute - top, 0.0)
             t = 1.0 - epsilon * normaliser
-            # A of the 32 largest scores to four digits, with K as in `solve_long_rows`.
+            # A of the threads' largest scores to four digits, with K as in `solve_long_rows`.
             if PER_ROW and tl.min(tl.abs(epsilon), 0) >= 0.1:
                 normaliser, _ = climb(y, epsilon, normaliser, t, 0, True)
             else:

@@ -96,7 +96,7 @@ def solve_long_rows(
     CHUNK: tl.constexpr, SLICE: tl.constexpr, CAPACITY: tl.constexpr, SLICES: tl.constexpr, SLOTS: tl.constexpr,
     SHORT: tl.constexpr,
 ):  # fmt: skip
-    """`solve_long_row`; if PER_ROW, with K = −1 only for α next to 1, because K = 0 costs less."""
+    """Call `solve_long_row`: if PER_ROW, with K = −1 only for α next to 1, because K = 0 costs less."""
     row = tl.program_id(0) + tl.arange(0, 1)
     epsilon = epsilon_of_rows(A, fixed_epsilon, row, row >= 0, PER_ROW, 1)
     tensors = (X, M, Y, P, SCORES, PLACES, COUNTS, PEAKS, SUMS, STATISTICS, LOSS)
