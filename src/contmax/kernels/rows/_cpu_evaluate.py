@@ -16,7 +16,7 @@ REDUCTION = {"reassoc", "nsz", "contract"}
 ZERO = np.uint64(0)
 # Sums are in the precision of the scores within a chunk of this many scores, and in float64 across chunks.
 CHUNK = np.uint64(512)
-# The chunk of the last sum, which divides all probabilities and so must be more accurate than those of Newton's steps.
+# The chunk of the last sum, which divides all probabilities and so must be more accurate than sums of Newton's steps.
 # Equal terms (flat rows) are all rounded to one side, so a lane adds few of them, however short a processor's vectors.
 LAST_CHUNK = np.uint64(32) * PROCESSOR_LANES
 

@@ -1,7 +1,7 @@
 r"""α-entmax for α > 2, in float64 and logarithms as in `contmax.maps._sorted_support`, but without sorting rows.
 
-A tensor α may have values on both sides of 2, and to read the values the host would wait for the device. So these kernels
-run after the ordinary kernels at every tensor α; programs whose rows have α ≤ 2 end at once.
+A tensor α may have values on both sides of 2, and to read the values the host would wait for the device. So these
+kernels run after the ordinary kernels at every tensor α; programs whose rows have α ≤ 2 end at once.
 
 With ε = α − 1 all probabilities follow from x_m, the smallest score in the support, and its probability v:
 
