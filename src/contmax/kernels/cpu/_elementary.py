@@ -35,7 +35,7 @@ def log(x):  # type: ignore[no-untyped-def]
 
 
 def exp(x):  # type: ignore[no-untyped-def]
-    """eˣ for x up to 80, and 0 where the result would be subnormal."""
+    """eˣ for x ≤ 80; 0 where the result would be subnormal."""
 
 
 @njit(fastmath=CONTRACT, error_model="numpy")
