@@ -34,7 +34,7 @@ _BLOCK = np.uint64(64)
 
 @njit(error_model="numpy")
 def is_delicate(v, j, row):  # type: ignore[no-untyped-def]
-    """Whether row j needs `sharpen`: p^{2−α} is steep or jumps at a score, or (α < 2) its maximum has half of Σ p^{2−α}."""
+    """Whether row j needs `sharpen`: p^{2−α} is steep or jumps at a score, or (α < 2) one score has half of its sum."""
     if not row.top > -np.inf:
         return False
     a = normaliser(row)
