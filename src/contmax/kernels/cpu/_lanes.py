@@ -23,7 +23,7 @@ def _lanes_of_the_processor() -> int:
     """A lower bound of the float32 lanes of this processor's vectors: 4 on ARM and old x86, which have 128 bits."""
     try:
         features = llvm.get_host_cpu_features()
-    except RuntimeError:  # LLVM does not recognise this processor
+    except RuntimeError:  # LLVM cannot report the features of this system
         return 4
     return 16 if features.get("avx512f") else 8 if features.get("avx") else 4
 

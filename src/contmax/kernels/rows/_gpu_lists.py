@@ -1,4 +1,4 @@
-"""Candidate lists of rows that do not fit on the chip: many programs read a row once and list scores above a bound of τ.
+"""Candidate lists of rows that do not fit on the chip: many programs read a row once, and list scores above a bound.
 
 The threshold of any part of a row is a lower bound of the row's threshold. A program of one warp reads a slice of a row
 tile by tile, and remembers the largest score that each of its threads has met. The threshold of these 32 scores is a
