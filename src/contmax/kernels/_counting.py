@@ -2,7 +2,7 @@
 
 
 def blocks_of(count: int, size: int) -> int:
-    """How many blocks of a size hold this many things.
+    """⌈count / size⌉: the number of blocks of `size` elements that hold `count` elements.
 
     Example:
         >>> blocks_of(9, 4)
@@ -12,7 +12,7 @@ def blocks_of(count: int, size: int) -> int:
 
 
 def power_of_two(count: int) -> int:
-    """The smallest power of two that is not less.
+    """The smallest power of two ≥ `count`, for count ≥ 1.
 
     Example:
         >>> [power_of_two(n) for n in (1, 2, 5, 64)]

@@ -1,6 +1,6 @@
 """``python -m contmax.kernels.compile_ahead`` compiles every CPU kernel into numba's cache on disk, several at a time.
 
-For images and test machines: otherwise every process that starts before the cache is filled compiles all kernels.
+For container images and test machines: processes that start before the cache is filled each compile all kernels.
 """
 
 import multiprocessing
@@ -14,7 +14,7 @@ from contmax.kernels import rows
 from contmax.kernels.attention import _cpu_listed as listed
 from contmax.kernels.means import _cpu_means
 
-# Nodes, end, stretch, lean and curvature of some path of scales.
+# An arbitrary `contmax.numerics.Hyperbola`: nodes, end, stretch, lean, curvature.
 _PATH = (4.0, 1.0, 1.0, 0.5, 0.5)
 
 
@@ -27,7 +27,7 @@ def _lists(two: Tensor) -> None:
     listed.add_listed_gradients(p.clone(), p.clone(), (*lists, slopes), p, p, p)
 
 
-# Functions of (1, 1) that use one kernel each, or the kernels of lists.
+# Calls on the tensor (1, 1), which together compile every kernel.
 _USES: tuple[Callable[[Tensor], object], ...] = (
     lambda two: rows.on_cpu().entmax_rows(two.diag(), 1.5),
     lambda two: rows.on_cpu().entmax_rows_backward(two.diag(), two.diag(), 1.5, needs_alpha=True),
@@ -39,7 +39,7 @@ _USES: tuple[Callable[[Tensor], object], ...] = (
 
 
 def _compile(use: int) -> None:
-    """Compile both precisions in turn: two processes would overwrite the index of a kernel in numba's cache."""
+    """Compile _USES[use] in both precisions in one process: two would overwrite each other's index in numba's cache."""
     for dtype in (torch.float32, torch.float64):
         _USES[use](torch.ones(2, dtype=dtype))
 

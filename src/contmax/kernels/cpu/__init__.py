@@ -1,3 +1,3 @@
-"""What kernels compiled by numba share: threads, vectors, elementary functions, a cache. Importing it imports numba."""
+"""Shared code of numba kernels: threads, vectors, elementary functions, disk cache. Importing this imports numba."""
 
 import numba as numba

@@ -1,7 +1,7 @@
 """The decorator for kernels that Python calls: compiled by numba, and cached on disk from one process to the next.
 
-numba's own cache compares the time stamp of the file of a function and does not look at the functions it calls. This
-cache compares a digest of every file that CPU kernels consist of: a change in one of them compiles all kernels anew.
+numba's own cache compares only the time stamp of a function's file, not of the files of the functions it calls. This
+cache compares a digest of all sources of CPU kernels: after a change in any of them all kernels are compiled again.
 """
 
 import contextlib
@@ -18,9 +18,9 @@ _FOLDER = Path(__file__).parent.parent
 
 
 def kernel(**options: Any) -> Callable[[Callable[..., None]], Any]:
-    """``numba.njit(nogil=True, **options)``, cached on disk where there is a place to write.
+    """``numba.njit(nogil=True, **options)``, cached on disk if a folder for it can be written.
 
-    Without the GIL several threads can run a kernel, see `contmax.kernels.cpu._threads`.
+    Without the GIL, `contmax.kernels.cpu._threads` runs a kernel on several threads.
     """
 
     def compile_lazily(function: Callable[..., None]) -> Any:
@@ -33,7 +33,7 @@ def kernel(**options: Any) -> Callable[[Callable[..., None]], Any]:
 
 
 class _CacheByDigest(FunctionCache):  # type: ignore[misc]
-    """numba's cache of a function on disk, which is out of date when the digest of the sources has changed."""
+    """numba's disk cache of a function, invalid as soon as the digest of the sources changes."""
 
     def __init__(self, function: Callable[..., None]) -> None:
         super().__init__(function)
@@ -42,6 +42,6 @@ class _CacheByDigest(FunctionCache):  # type: ignore[misc]
 
 @functools.cache
 def digest_of_sources(folder: Path) -> str:
-    """A digest of the files in ``contmax/kernels`` that CPU kernels consist of."""
+    """SHA-256 of the sources of all CPU kernels; `folder` is ``contmax/kernels``."""
     paths = sorted([*folder.glob("cpu/*.py"), *folder.glob("*/_cpu_*.py")])
     return hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest()

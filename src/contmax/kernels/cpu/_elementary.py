@@ -1,8 +1,8 @@
 """log, exp and max in a form that LLVM turns into vector code.
 
-Calls into libm are not vectorised and cost about 10 ns each; straight-line arithmetic costs a tenth of that. There is
-one pair for each precision, chosen by the type of the argument, accurate to two units in the last place (the tests
-compare with libm). Python's max compiles to a branch that is not vectorised either.
+Calls into libm are not vectorised and cost about 10 ns each; straight-line arithmetic costs a tenth of that. log
+and exp exist for float32 and float64, chosen by the type of the argument, accurate to two units in the last place (the
+tests compare with libm). Python's max compiles to a branch that is not vectorised either.
 """
 
 import numpy as np
@@ -13,7 +13,7 @@ from numba.extending import intrinsic, overload
 
 CONTRACT = {"contract"}  # fused multiply–add
 
-# Adding 1.5·2⁵² (1.5·2²³) rounds to an integer and leaves it in the low bits of the sum.
+# Adding 1.5·2⁵² (float32: 1.5·2²³) rounds a number to an integer, which is in the low bits of the sum.
 _ROUND64, _ROUND64_BITS = 6755399441055744.0, 0x4338000000000000
 _ROUND32 = np.float32(12582912.0)
 _SQRT_HALF64, _SQRT_HALF32 = 0x3FE6A09E667F3BCD, np.int32(0x3F3504F3)
@@ -35,7 +35,7 @@ def log(x):  # type: ignore[no-untyped-def]
 
 
 def exp(x):  # type: ignore[no-untyped-def]
-    """eˣ for x up to 80, and 0 where the result would be subnormal."""
+    """eˣ for x ≤ 80; 0 where the result would be subnormal."""
 
 
 @njit(fastmath=CONTRACT, error_model="numpy")

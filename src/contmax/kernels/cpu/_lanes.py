@@ -1,9 +1,9 @@
-"""Vectors of 64 bytes in numba code: bring the entries of a row above a threshold together, and put them back.
+"""Compression of the entries of a row above a threshold, and its inverse, on vectors of 64 bytes in numba code.
 
-LLVM vectorises plain loops by itself, but not a loop whose output position depends on the data. These intrinsics say
-it in LLVM's own words, so every target gets its best form: on AVX-512 one instruction for each vector, elsewhere a
-short scalar sequence. A `mask` is an integer with one bit for each lane; arrays are C-contiguous and addressed by the
-offset of an element in memory.
+LLVM vectorises plain loops by itself, but not a loop whose output position depends on the data. These intrinsics
+emit LLVM's compress and expand operations, which compile to one instruction per vector on AVX-512, and elsewhere to a
+short scalar sequence. A `mask` is an integer with one bit per lane; arrays are C-contiguous, and offsets are flat
+indices of elements.
 """
 
 import llvmlite.binding as llvm
@@ -14,16 +14,16 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic
 
 _VECTOR_BITS = 512
-# The most lanes a vector has. `compress_above` writes whole vectors, so a compressed array needs this many entries
-# behind its last one.
+# The most lanes of a vector: 16 float32. `compress_above` writes whole vectors, so compressed arrays need this many
+# spare entries at the end.
 LANES = np.uint64(_VECTOR_BITS // 32)
 
 
 def _lanes_of_the_processor() -> int:
-    """How many float32 a vector of this processor holds at least: 4 on ARM and old x86, which have 128 bits."""
+    """A lower bound of the float32 lanes of this processor's vectors: 4 on ARM and old x86, which have 128 bits."""
     try:
         features = llvm.get_host_cpu_features()
-    except RuntimeError:  # LLVM does not know every system
+    except RuntimeError:  # LLVM cannot report the features of this system
         return 4
     return 16 if features.get("avx512f") else 8 if features.get("avx") else 4
 
@@ -54,7 +54,7 @@ def _splat(builder, scalar, lanes):  # type: ignore[no-untyped-def]
 
 
 def _first_lanes(builder, count, lanes):  # type: ignore[no-untyped-def]
-    """Lanes 0 … count − 1, or all of them."""
+    """A boolean vector: true in lanes 0 … count − 1, in all lanes where count is larger."""
     order = ir.Constant(ir.VectorType(_INT32, lanes), list(range(lanes)))
     return builder.icmp_unsigned("<", order, _splat(builder, builder.trunc(count, _INT32), lanes))
 
@@ -69,7 +69,7 @@ def _masked_load(builder, vector, pointer, align, suffix, lanes):  # type: ignor
 
 @intrinsic
 def _above(typing_context, array, offset, count, threshold):  # type: ignore[no-untyped-def]
-    """Mask of the entries > threshold among the next vector's first `count`."""
+    """Mask of the entries > threshold among the first `count` of the vector at array[offset]."""
 
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
         vector, pointer, align, suffix = _vector_at(context, builder, signature.args[0], *arguments[:2])
@@ -101,7 +101,7 @@ def _compress(typing_context, source, offset, mask, target, position):  # type: 
 
 @intrinsic
 def _expand(typing_context, source, position, mask, factor, target, offset, count):  # type: ignore[no-untyped-def]
-    """Undo `_compress`, times a factor: fill the masked lanes of target[offset:], zero the others, up to `count`."""
+    """Write factor·source[position:] to the masked lanes of target[offset:offset + count], and 0 to the other lanes."""
 
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
         vector, pointer, align, suffix = _vector_at(context, builder, signature.args[0], *arguments[:2])
@@ -121,7 +121,7 @@ def _expand(typing_context, source, position, mask, factor, target, offset, coun
 
 @intrinsic
 def _ones(typing_context, mask):  # type: ignore[no-untyped-def]
-    """Number of bits that are set."""
+    """Number of set bits of a mask."""
     return types.uint64(types.uint64), lambda context, builder, signature, arguments: builder.ctpop(arguments[0])
 
 
@@ -129,7 +129,7 @@ def _ones(typing_context, mask):  # type: ignore[no-untyped-def]
 def wide_vectors(typing_context):  # type: ignore[no-untyped-def]
     """Let LLVM use vectors of 512 bits in this function where the processor has them.
 
-    It prefers 256 bits by default, for the sake of old processors that slow down; polynomials then take twice as long.
+    LLVM's default is 256 bits, because wider vectors slow old processors down; it doubles the time of polynomials.
     """
 
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
@@ -142,9 +142,9 @@ def wide_vectors(typing_context):  # type: ignore[no-untyped-def]
 
 @njit
 def compress_above(key, start, columns, threshold, target, j, other=None, other_target=None):  # type: ignore[no-untyped-def]
-    """Copy the entries > threshold of a row to the front of target[j]; returns how many there are.
+    """Copy the entries > threshold among key[start:start + columns] to the front of target[j]; returns their number.
 
-    The entries of another row in their places are copied to other_target[j].
+    If `other` is given, its entries at the copied positions go to other_target[j].
     """
     lanes = np.uint64(_VECTOR_BITS // 8 // key.itemsize)
     place = j * np.uint64(target.shape[1])
@@ -152,7 +152,7 @@ def compress_above(key, start, columns, threshold, target, j, other=None, other_
     for i in range(np.uint64(0), columns, lanes):
         mask = _above(key, start + i, columns - i, threshold)
         _compress(key, start + i, mask, target, place + count)
-        if other is not None:  # decided by numba when it compiles
+        if other is not None:  # resolved at compile time
             _compress(other, start + i, mask, other_target, place + count)
         count += _ones(mask)
     return count
@@ -160,7 +160,7 @@ def compress_above(key, start, columns, threshold, target, j, other=None, other_
 
 @njit
 def expand_above(key, key_start, columns, threshold, packed, j, factor, target, start):  # type: ignore[no-untyped-def]
-    """Undo `compress_above`: factor·packed[j] where the key is > threshold, zero elsewhere, as a row of target."""
+    """Inverse of `compress_above`: a row of target gets factor·packed[j] where the key is > threshold, else 0."""
     lanes = np.uint64(_VECTOR_BITS // 8 // key.itemsize)
     taken = j * np.uint64(packed.shape[1])
     for i in range(np.uint64(0), columns, lanes):

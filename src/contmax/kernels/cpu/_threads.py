@@ -1,7 +1,7 @@
-"""Rows over threads: numba kernels release the GIL, so plain Python threads run them side by side.
+"""Kernels over rows on several Python threads, which run in parallel because numba kernels release the GIL.
 
-numba's own parallel loops are not used: their thread pools abort a process that forks after using them, and with the
-default layer also one that calls them from two threads. A pool of Python threads does neither.
+numba's parallel loops are not used: their thread pools abort a process that forks after using them and, with the
+default threading layer, a process that calls them from two threads.
 """
 
 import functools
@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-# Below this many elements handing work to another thread costs more than the work.
+# Fewer elements than this are computed faster than handed to another thread.
 _SMALLEST_SHARE = 32768
 
 
@@ -29,7 +29,7 @@ os.register_at_fork(after_in_child=_workers.cache_clear)
 def over_rows(kernel: Callable[..., None], matrix: Any, *arrays: Any, work: int = 1) -> None:
     """Call kernel(matrix, *arrays, start, stop) on ranges of the rows, on as many threads as torch uses.
 
-    `work` is the time for an element in units of a score of α-entmax: expensive elements pay for more threads.
+    `work` is the time for an element in units of a score of α-entmax: expensive elements are spread over more threads.
     """
     rows, columns = matrix.shape
     arrays = (matrix, *arrays)

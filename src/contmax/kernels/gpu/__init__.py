@@ -1,3 +1,3 @@
-"""What kernels written in Triton share: how they are launched, and instructions. Importing it imports triton."""
+"""Shared code of Triton kernels: launches and PTX instructions. Importing this package imports triton."""
 
 import triton as triton

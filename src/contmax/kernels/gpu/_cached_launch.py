@@ -1,8 +1,8 @@
-"""Launches that remember which kernel Triton compiled for which kinds of arguments.
+"""Launches that cache the kernels Triton compiled, by the kinds of their arguments (dtypes, alignment).
 
 ``kernel[grid](…)`` binds and examines every argument to find the compiled kernel that fits, which takes longer than
 most of our kernels run. `Launch` lets Triton do so once for each kind of arguments, and then calls the launcher of the
-compiled kernel.
+compiled kernel directly.
 """
 
 import contextlib
@@ -17,12 +17,12 @@ from contmax._torch_private import current_device, current_stream_of
 from contmax.kernels.gpu import _triton_private
 from contmax.kernels.gpu._triton_private import CompiledKernel, DirectCall
 
-# The bound of every cache of launches: how many shapes each remembers.
+# The most entries of each cache of launches, one per shape and layout of tensors.
 LAUNCHES = 1024
 
 
 def device_of(x: Tensor) -> contextlib.AbstractContextManager[object]:
-    """The context in which the current device, where Triton launches, is that of x."""
+    """A context that makes the device of x the current device, on which Triton launches."""
     if not x.is_cuda or x.device.index == torch.cuda.current_device():
         return contextlib.nullcontext()
     return torch.cuda.device(x.device)
@@ -61,7 +61,7 @@ class Launch:
         chosen = {"num_warps": warps, "maxnreg": registers, "num_stages": stages}
         self._options: dict[str, Any] = {name: value for name, value in chosen.items() if value is not None}
         self._options["enable_fp_fusion"] = contracts
-        # Constants are compiled in, but have their places in the list of arguments.
+        # Compiled kernels ignore constants, but expect them among the arguments.
         self.after_tensors = (*numbers, *kinds.values())
         options = (warps, registers, stages, contracts, *kinds.items())
         self._compiled = _compiled_kernels(kernel.fn, *options, *map(known_of_number, numbers))
@@ -81,19 +81,19 @@ class Launch:
         call = self._compiled.get(key)
         if call is None:
             compiled = self._by_triton(tensors)
-            # A tensor on another device is not remembered: Triton refuses its address.
+            # Calls with tensors on several devices are not cached: Triton must check the addresses each time.
             here = all(x is None or x.get_device() == device for x in tensors)
             if here and isinstance(compiled, CompiledKernel):
                 self._compiled[key] = _triton_private.direct_call(compiled)
         elif not _triton_private.LAUNCHES_DIRECTLY:
             call.compiled[self.grid](*tensors, *self.after_tensors)
         else:
-            # Addresses, because the launcher would call `data_ptr` of a tensor and let the driver check the result.
+            # Pass addresses: for a tensor, the launcher would call `data_ptr` and let the driver check the result.
             _, start, before = call
             start(*self.grid, current_stream_of(device), *before, *addresses, *self.after_tensors)
 
     def direct_call(self, tensors: Sequence[Tensor | None]) -> DirectCall | None:
-        """The remembered call for such tensors, or None where there is none that takes addresses."""
+        """The cached call for tensors of these kinds; None if nothing is cached or calls take no addresses."""
         return self._compiled.get(_kinds_and_addresses(tensors)[0]) if _triton_private.LAUNCHES_DIRECTLY else None
 
     def _by_triton(self, tensors: tuple[Tensor | None, ...]) -> Any:
@@ -102,11 +102,11 @@ class Launch:
 
 
 class ReadyLaunch:
-    """A launch for tensors whose dtypes and device never change: only their addresses are read in each call.
+    """A launch for tensors whose dtypes and device never change: each call reads their addresses only.
 
     Args:
-        launch: the launch.
-        device: the number of the device.
+        launch: the launch to call.
+        device: the index of the tensors' device.
     """
 
     def __init__(self, launch: Launch, device: int) -> None:
@@ -114,7 +114,7 @@ class ReadyLaunch:
         self._call: tuple[Any, ...] | None = None
 
     def __call__(self, *tensors: Tensor) -> None:
-        """Launch with the first tensors of the kernel; all others are None."""
+        """Launch with `tensors` as the kernel's first arguments, and None for its remaining tensor arguments."""
         call = self._call
         addresses = [x.data_ptr() for x in tensors]
         joined = 0
@@ -127,7 +127,7 @@ class ReadyLaunch:
             or current_device() != self._device
             or not _triton_private.may_be_cached(self._kernel)
         ):
-            # In the ordinary way; the compiled kernel is remembered for aligned tensors.
+            # Call the launch, and keep its compiled kernel if all tensors are aligned to 16 bytes.
             launch = self._launch
             none = (None,) * (len(launch.kernel.arg_names) - len(launch.after_tensors) - len(tensors))
             launch(*tensors, *none)
@@ -141,26 +141,26 @@ class ReadyLaunch:
 
 @cached(LAUNCHES)
 def _compiled_kernels(*known: Any) -> dict[tuple[Any, ...], DirectCall]:
-    """The compiled kernels of one function, one set of options and kinds of numbers, by kinds of tensors."""
+    """The compiled kernels of a function, its options and kinds of numbers: a cache by kinds of tensors."""
     return {}
 
 
 def _kinds_and_addresses(tensors: Sequence[Tensor | None]) -> tuple[tuple[Any, ...], list[int | None]]:
-    """All properties of tensors that Triton compiles for, or more; and the addresses."""
+    """A key of all properties of tensors that Triton specialises kernels for; and the tensors' addresses."""
     addresses = [None if x is None else x.data_ptr() for x in tensors]
     key: list[Any] = [None if x is None else (x.dtype, x.get_device()) for x in tensors]
     joined = 0
     for address in addresses:
         joined |= address or 0
-    if joined % 16:  # most often all are aligned to 16 bytes, which one test of all addresses shows
+    if joined % 16:  # rare: some tensor is not aligned to 16 bytes
         key += [not a or a % 16 == 0 for a in addresses]
     return tuple(key), addresses
 
 
 def known_of_number(n: float) -> Any:
-    """All properties of a number that Triton compiles for, or more.
+    """A key of all properties of a number that Triton specialises kernels for.
 
-    Of an integer: whether it is 1 or a multiple of 16, and its width. Of others: the type.
+    For an integer: whether it is 1 or a multiple of 16, and its width in bits; else the type.
     """
     if type(n) is not int:
         return type(n)

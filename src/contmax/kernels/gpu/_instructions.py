@@ -9,7 +9,7 @@ _HAS_PTX = tl.constexpr(not triton.knobs.runtime.interpret and torch.version.hip
 
 @triton.jit
 def marked(x, place, BITS: tl.constexpr):
-    """(x & BITS) | place in one instruction; the compiler makes two."""
+    """(x & BITS) | place as one instruction, where the compiler emits two."""
     if _HAS_PTX:
         inputs = [x, tl.full(x.shape, BITS, tl.int32), tl.broadcast_to(place, x.shape)]
         return tl.inline_asm_elementwise("lop3.b32 $0, $1, $2, $3, 0xEA;", "=r,r,r,r", inputs, tl.int32, True, 1)
@@ -19,7 +19,7 @@ def marked(x, place, BITS: tl.constexpr):
 
 @triton.jit
 def quick_log2(u):
-    """log₂ u with an error of 2⁻²² where that is next to 0, and relative to it elsewhere; −∞ for u below 1.2e-38."""
+    """log₂ u to 2⁻²²: an absolute error for ½ < u < 2, a relative error elsewhere; −∞ for u < 1.2e-38."""
     if _HAS_PTX:
         return tl.inline_asm_elementwise("lg2.approx.ftz.f32 $0, $1;", "=f,f", [u], tl.float32, True, 1)
     else:
@@ -28,11 +28,8 @@ def quick_log2(u):
 
 @triton.jit
 def quick_power(u, exponent):
-    """uˣ for u ≥ 0 to four digits, element by element. 0ˣ is 0, also for x = 0, but not for x < 0.
-
-    Results below 1.2e-38 are 0.
-    """
-    # The logarithm of 0 is −∞, and so is any positive multiple; but 0 times it would be NaN.
+    """u^exponent for u ≥ 0 to four digits; 0⁰ is 0, and so are results below 1.2e-38."""
+    # Replace exponents next to 0 by 1e-6, because 0·log₂ 0 would be NaN.
     x = quick_log2(u) * tl.where(tl.abs(exponent) < 1e-6, 1e-6, exponent)
     if _HAS_PTX:
         return tl.inline_asm_elementwise("ex2.approx.ftz.f32 $0, $1;", "=f,f", [x], tl.float32, True, 1)
@@ -43,7 +40,7 @@ def quick_power(u, exponent):
 
 @triton.jit
 def earlier_and_all(x):
-    """For each thread of a warp: how many earlier threads hold an equal number in x, and how many threads in all."""
+    """For each thread of a warp: how many earlier threads, and how many threads in all, hold an equal x; (32,) each."""
     if _HAS_PTX:
         return tl.inline_asm_elementwise(
             """{
@@ -64,9 +61,9 @@ def earlier_and_all(x):
 
 @triton.jit
 def earlier_ends(ends, n):
-    """How many of the first 31 of 32 rising numbers are ≤ n, for each n, (32,), and the largest of these numbers or 0.
+    """For each n: how many of the first 31 `ends` are ≤ n, and the largest of these ends (0 if none is); (32,) each.
 
-    Both arguments have one number for each thread of a warp: a binary search by exchange between threads.
+    `ends`, (32,) in ascending order, and n, (32,), have one entry per thread of a warp: a binary search by `shfl`.
     """
     if _HAS_PTX:
         return tl.inline_asm_elementwise(
@@ -107,10 +104,10 @@ def earlier_ends(ends, n):
 
 @triton.jit
 def load_scattered(at, wanted):
-    """``tl.load(at, mask=wanted, other=0)`` for scattered addresses of 32-bit integers that no program changes.
+    """``tl.load(at, mask=wanted, other=0)`` for scattered addresses of 32-bit integers that no program writes.
 
     Triton expects neighbouring addresses and lets threads exchange them so that each loads a contiguous piece. For
-    scattered addresses this exchange takes longer than the load, so here each thread loads its own element.
+    scattered addresses the exchange takes longer than the load, so each thread loads its own element instead.
     """
     if _HAS_PTX:
         return tl.inline_asm_elementwise(
@@ -128,7 +125,7 @@ def load_scattered(at, wanted):
 
 @triton.jit
 def store_scattered(to, x, wanted):
-    """``tl.store(to, x, mask=wanted)`` for scattered addresses of 32-bit numbers, see `load_scattered`."""
+    """``tl.store(to, x, mask=wanted)`` for scattered addresses of 32-bit numbers, as in `load_scattered`."""
     if _HAS_PTX:
         tl.inline_asm_elementwise(
             """{

@@ -1,4 +1,4 @@
-"""How tensors become rows, and how many rows and warps a program gets."""
+"""Rows of tensors as kernels address them, and the sizes of blocks, slices and candidate lists."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -12,15 +12,15 @@ from contmax.kernels.gpu._cached_launch import LAUNCHES
 
 
 class Rows(NamedTuple):
-    """How tensors of one shape (*batch, n) lie: as rows under three leading axes (a, b, c)."""
+    """The memory layout of tensors of one shape (*batch, n): rows of n elements, under three leading axes a, b, c."""
 
-    total: int
-    columns: int
-    places: tuple[int, ...]  # as kernels take them: sizes of b and c, then strides of a, b and c in each tensor
+    total: int  # number of rows
+    columns: int  # n
+    places: tuple[int, ...]  # arguments of kernels: the sizes of b and c, then each tensor's strides along a, b, c
 
 
 def as_rows(*tensors: Tensor) -> tuple[tuple[Tensor, ...], Rows]:
-    """Tensors of one shape and their rows. Only tensors whose rows need more than three axes are copied."""
+    """Tensors of one shape with their `Rows`; copied if their strides need more than three axes, or negated lazily."""
     tensors = tuple([resolved(x) for x in tensors])
     rows = rows_of(tensors[0].shape, tuple([x.stride() for x in tensors]))
     return as_rows(*(x.contiguous() for x in tensors)) if rows is None else (tensors, rows)
@@ -28,14 +28,14 @@ def as_rows(*tensors: Tensor) -> tuple[tuple[Tensor, ...], Rows]:
 
 @cached(LAUNCHES)
 def rows_of(shape: tuple[int, ...], strides: tuple[tuple[int, ...], ...]) -> Rows | None:
-    """The rows of tensors with these strides, or None where they need more than three axes."""
+    """The `Rows` of tensors of one shape with these strides; None if these need more than three leading axes."""
     none = (0,) * len(strides)
-    merged: list[tuple[int, tuple[int, ...]]] = []  # size, and the stride in each tensor
+    merged: list[tuple[int, tuple[int, ...]]] = []  # for each axis its size, and its stride in each tensor
     for size, *steps in zip(shape[:-1], *strides, strict=False):
         if size == 1:
             continue
         if merged and merged[-1][1] == tuple(size * step for step in steps):
-            # In every tensor the axis continues the one before it: both are one axis.
+            # In every tensor the axis continues the axis before it: merge the two.
             merged[-1] = (merged[-1][0] * size, tuple(steps))
         else:
             merged.append((size, tuple(steps)))
@@ -46,12 +46,12 @@ def rows_of(shape: tuple[int, ...], strides: tuple[tuple[int, ...], ...]) -> Row
     return Rows(size_a * size_b * size_c, shape[-1], places)
 
 
-# Kernels number rows, slices of long rows and up to five sums of each slice in 32 bits; a grid has fewer programs too.
+# Indices of rows, of slices of long rows and of up to five sums per slice fit into 32 bits, and programs into a grid.
 MOST_SLICES = 2**28
 
 
 def fit_one_launch(rows: int, columns: int) -> bool:
-    """Whether one launch can number all rows of this length."""
+    """Whether 32 bits can number this many rows of `columns` elements, and their slices, in one launch."""
     return rows <= _most_rows(columns)
 
 
@@ -60,13 +60,13 @@ def _most_rows(columns: int) -> int:
 
 
 def in_parts(launch: Callable[..., None], tensors: Sequence[Any], *others: Any) -> None:
-    """``launch(*tensors, *others)``, in several launches of fewer rows where one cannot number all of them.
+    """``launch(*tensors, *others)``, in several launches where there are more rows than one can number.
 
     Args:
         launch: the function that launches.
-        tensors: the first is (*batch, n), the others are (*batch, …) or no tensors. Parts of contiguous ones are
-            contiguous.
-        others: arguments that all parts share.
+        tensors: the first is (*batch, n), the others are (*batch, …) or not tensors. Parts of contiguous tensors
+            are contiguous.
+        others: further arguments, passed to each launch as they are.
     """
     x = tensors[0]
     columns = x.shape[-1]
@@ -76,7 +76,7 @@ def in_parts(launch: Callable[..., None], tensors: Sequence[Any], *others: Any) 
         return
     length = x.shape[0]
     each = _most_rows(columns) // (rows // length)
-    # An entry of the first axis that has too many rows by itself is divided in turn.
+    # Where an entry of the first axis alone has too many rows, divide the entry further.
     for part in range(length) if each == 0 else [slice(at, at + each) for at in range(0, length, each)]:
         in_parts(launch, [y[part] if isinstance(y, Tensor) else y for y in tensors], *others)
 
@@ -92,74 +92,74 @@ def laid_out(x: Tensor) -> Tensor:
 
 
 def side_by_side(x: Tensor) -> Tensor:
-    """x, or a copy whose rows have stride 1 and no postponed negation."""
+    """x, or a copy: with stride 1 along the last axis, and no postponed negation."""
     x = resolved(x)
     return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
 
 
 class Block(NamedTuple):
-    """The rows of one program, and its warps."""
+    """The block of scores that one program holds, and the number of its warps."""
 
     rows: int
     columns: int
     warps: int
 
     def programs(self, rows: int) -> tuple[int]:
-        """The grid."""
+        """The grid for this many rows."""
         return (blocks_of(rows, self.rows),)
 
 
-# Columns that a warp loads at a time.
+# Columns of a tile, which a warp loads at once.
 CHUNK = 512
-# Columns of a slice and the capacity of its candidate list: measured on an H200 for few rows and for many.
+# (columns of a slice, capacity of its candidate list) for few rows and for many, measured on an H200.
 _SLICES_OF_FEW, _SLICES_OF_MANY = (8192, 256), (32768, 512)
-# Kernels read this many slots of each list of a row where no list is longer: most rows have short lists.
+# Where no list of a row is longer, kernels read only this many slots of each list: most lists are short.
 _SHORT = 128
-# A row whose own α is close to 1 has a large support: with one α per row lists are longer by this factor.
+# The factor by which lists are longer if each row has its own α: rows with α close to 1 have large supports.
 _LONGER = 4
-_MANY = 2048
+_MANY = 2048  # the least number of rows that counts as many
 
 
 class Sizes(NamedTuple):
     """Sizes of the slices of long rows and of their candidate lists."""
 
-    slices: int  # of a row
-    columns: int  # of a slice
-    capacity: int  # of a list
-    vector: int  # how many numbers a thread reads at once
+    slices: int  # slices per row
+    columns: int  # columns per slice
+    capacity: int  # slots per list
+    vector: int  # numbers that a thread reads at once
     varied: bool  # whether each row has its own α
 
     @property
     def when_listing(self) -> dict[str, int]:
-        """Constants of the kernels that fill the lists, with one warp for each slice."""
+        """Constants of the kernels that fill the lists: one program of one warp per slice."""
         return {"SLICE": self.columns, "CHUNK": CHUNK, "CAPACITY": self.capacity, "VECTOR": self.vector}
 
     @property
     def when_solving(self) -> dict[str, int]:
-        """Constants of the kernels that read the lists; SLICES and SLOTS are powers of two."""
+        """Constants of the kernels that read the lists; SLICES and SLOTS: `slices` and `capacity` as powers of two."""
         powers = {"SLICES": power_of_two(self.slices), "SLOTS": power_of_two(self.capacity)}
         powers["SHORT"] = _SHORT if powers["SLOTS"] > 2 * _SHORT else powers["SLOTS"]
-        # With one α per row a few rows overflow their lists and are read whole: by more columns at a time.
+        # With one α per row, some rows overflow their lists and are read whole: in wider chunks.
         chunk = (16 if self.varied else 4) * CHUNK
         return {"SLICE": self.columns, "CHUNK": chunk, "CAPACITY": self.capacity, **powers}
 
     @property
     def warps_when_solving(self) -> int:
-        """Warps of a program that reads the lists of a row."""
+        """Warps of the program that reads the lists of a row."""
         return 16 if self.varied else 8
 
 
 class Lists(NamedTuple):
-    """Candidate lists of all slices: a few hundredths of the memory of the scores."""
+    """Candidate lists of all slices: a few per cent of the scores' memory, more if each row has its own α."""
 
     sizes: Sizes
     values: Tensor  # in the dtype of the scores, so that nothing is rounded
-    places: Tensor
-    counts: Tensor
+    places: Tensor  # columns within the slice
+    counts: Tensor  # above the capacity where a list overflowed
 
 
 def lists_of(x: Tensor, rows: Rows, *, keeps_places: bool, varied: bool = False) -> Lists:
-    """Empty lists for rows of x, with places where a map needs them; `varied` says that each row has its own α."""
+    """Memory for the lists of rows of x; `keeps_places` for lists with columns, `varied` if each row has its own α."""
     columns, capacity = _SLICES_OF_MANY if rows.total >= _MANY else _SLICES_OF_FEW
     capacity *= _LONGER if varied else 1
     slices = blocks_of(rows.columns, columns)
@@ -171,7 +171,7 @@ def lists_of(x: Tensor, rows: Rows, *, keeps_places: bool, varied: bool = False)
 
 
 def forward_block(columns: int, order: int) -> Block:
-    """The block of a forward pass for rows of this length and powers of this order."""
+    """The block of a forward pass over rows of `columns` scores; `order` is K (`order_of`)."""
     return _block(columns, 512, 1024) if order > 0 else _block(columns, 256, 512)
 
 
@@ -181,16 +181,16 @@ def backward_block(columns: int) -> Block:
 
 
 def _block(columns: int, scores: int, scores_of_a_warp: int) -> Block:
-    """Short rows with `scores` in all, or one long row with 1 to 16,384 / `scores_of_a_warp` warps.
+    """Several short rows with `scores` scores in all, or one longer row; a warp has about `scores_of_a_warp` scores.
 
-    Both numbers were measured on an H200.
+    The numbers that callers pass were measured on an H200.
     """
     width = max(power_of_two(columns), 16)
     return Block(max(1, scores // width), width, max(1, min(width, 16384) // scores_of_a_warp))
 
 
 def order_of(alpha: float) -> int:
-    """K as kernels take it (`_solve`): k = 1/(α−1) where powers are products, 0 for other α, −1 where it may be 1."""
+    """K of the kernels (`rows._gpu_solve`): k = 1/(α−1) if it is 1, 2, 3 or 4; −1 for |α − 1| < 0.1; 0 for other α."""
     if abs(alpha - 1) < 0.1:
         return -1
     k = round(1 / (alpha - 1))
@@ -198,5 +198,5 @@ def order_of(alpha: float) -> int:
 
 
 def byte_mask(mask: Tensor | None, like: Tensor) -> Tensor:
-    """A boolean mask as bytes in the shape of the scores; without a mask the scores, as a pointer that is not read."""
+    """The mask as uint8 in the shape of `like`; without a mask `like` itself, as a pointer that kernels do not read."""
     return like if mask is None else side_by_side(mask.expand(like.shape)).view(torch.uint8)

@@ -1,6 +1,6 @@
-"""Every private name of Triton that the launches use, in one place: Triton may change them in any release.
+"""All private names of Triton that launches use, in one file: any release of Triton may change them.
 
-`tests/kernels/test_triton_direct_launches.py` compares it with the source of the installed Triton.
+`tests/kernels/test_triton_direct_launches.py` compares this file with the source of the installed Triton.
 """
 
 from collections.abc import Callable
@@ -13,9 +13,9 @@ from triton.compiler import CompiledKernel as CompiledKernel
 from triton.runtime.jit import JITFunction
 
 _VERSION = triton.__version__.split(".")[:2]
-# Versions whose compiled kernels take the arguments that `direct_call` prepares.
+# Whether compiled kernels of this version take the arguments that `direct_call` prepares.
 LAUNCHES_DIRECTLY = _VERSION in (["3", "6"], ["3", "7"])
-# Versions whose launcher in Python only allocates scratch memory, then calls a launcher in C.
+# Whether this version's launcher in Python does nothing but allocate scratch memory and call a launcher in C.
 HAS_C_LAUNCHER = _VERSION == ["3", "6"]
 _RUNTIME, _COMPILATION = knobs.runtime, knobs.compilation
 # On AMD's chips Triton specialises kernels by more properties of the arguments than `Launch` compares.
@@ -31,7 +31,7 @@ class DirectCall(NamedTuple):
 
 
 def direct_call(compiled: CompiledKernel) -> DirectCall:
-    """How a kernel is launched without the metadata for hooks, and without hooks."""
+    """The call that launches a kernel without hooks, and without the metadata that hooks receive."""
     launcher, function, metadata = compiled.run, compiled.function, compiled.packed_metadata
     if HAS_C_LAUNCHER and not launcher.global_scratch_size and not launcher.profile_scratch_size:
         settings = (launcher.launch_cooperative_grid, launcher.launch_pdl)
@@ -40,9 +40,9 @@ def direct_call(compiled: CompiledKernel) -> DirectCall:
 
 
 def may_be_cached(kernel: Any) -> bool:
-    """Whether equal kinds of arguments always mean the same compiled kernel, and no hook watches its launches.
+    """Whether the kinds of arguments alone determine the compiled kernel, and no hook watches launches.
 
-    False in the interpreter and under tools such as profilers: Triton then does all of its own work.
+    False in the interpreter and under profilers: every launch must then go through Triton.
     """
     if type(kernel) is not JITFunction or kernel.pre_run_hooks:
         return False
@@ -50,7 +50,7 @@ def may_be_cached(kernel: Any) -> bool:
 
 
 def _has_defaults() -> bool:
-    """Whether Triton has no hooks, and settings that change no kernel, on a chip of NVIDIA's."""
+    """Whether Triton has no hooks and no settings that change kernels, on an NVIDIA GPU."""
     enter, leave = _RUNTIME.launch_enter_hook, _RUNTIME.launch_exit_hook
     return (
         not _RUNTIME.debug
@@ -62,8 +62,8 @@ def _has_defaults() -> bool:
     )
 
 
-# The settings that were assigned in this process, and the calls of hooks. While all four are empty Triton has its
-# defaults, which these tell sooner than each setting. If it has other settings already now, the first is never empty.
+# The settings assigned in this process, and the callbacks of hooks. While all four are empty, Triton has its defaults:
+# a faster test than `_has_defaults`. If Triton has other settings at import, _SETTINGS is never empty.
 _SETTINGS = vars(_RUNTIME) if _has_defaults() else {"changed": True}
 _COMPILER_SETTINGS = vars(_COMPILATION)
 _ENTER_HOOKS, _EXIT_HOOKS = (

@@ -1,7 +1,7 @@
 """Fenchel–Young losses over rows of logits, against class ids or soft targets, for fixed α ≤ 2.
 
-`rows._gpu_row_loss` has the equations. The forward pass stores a few statistics per row, from which the backward pass
-computes p̂ again:
+`rows._gpu_row_loss` has the equations and symbols. The forward pass stores statistics per row, from which the backward
+pass recomputes p̂:
 
 * the maximum, t = 1 − εA, 1/Σ weights, and the share that smoothing gives to each allowed class;
 * the maxima of tiles of CHUNK logits, for rows of several tiles: tiles without mass are not read again;
@@ -41,7 +41,7 @@ from contmax.kernels.rows._gpu_solve import below, conjugate, solved_weights
 
 # Longer rows are read in slices, which list the few logits that may have mass.
 LONGEST_ON_CHIP = 4096
-# Tiles of a row that one program of the backward pass takes.
+# Tiles of a row per program of the backward pass.
 _TILES_OF_GRADIENT = 32
 
 
@@ -53,9 +53,9 @@ def statistics_width(columns: int, is_soft: bool) -> int:
 def write_losses(
     z: Tensor, target: Tensor, mask: Tensor | None, losses: Tensor, statistics: Tensor, alpha: float, smoothing: float
 ) -> None:
-    """Write the losses (*batch) of logits (*batch, n), and the statistics of the rows; all are parts of `in_parts`.
+    """Write the losses (*batch) of logits (*batch, n), and the statistics of the rows; called by `in_parts`.
 
-    Targets are class ids (*batch), or weights ≥ 0 (*batch, n) of any floating-point dtype, which count over their sum.
+    Targets are class ids (*batch), or weights ≥ 0 (*batch, n) of any floating-point dtype, to be divided by their sum.
     """
     z, target = side_by_side(z), laid_out(target)
     tensors, rows = as_rows(z, byte_mask(mask, z))
@@ -83,12 +83,12 @@ def write_gradients(
 ) -> None:
     """Write the gradients of logits and of soft targets, from the cotangents g of the losses, (*batch).
 
-    All tensors are parts of `in_parts`. `grad` may be the logits, if they are contiguous. For class ids the first four
-    statistics are enough, and the logits may be some columns of the rows only.
+    `in_parts` calls it. `grad` may be the logits, if contiguous. For class ids the first four statistics are enough,
+    and z may be a block of the rows' columns.
     """
     z, target, statistics, g = side_by_side(z), laid_out(target), statistics.contiguous(), resolved(g)
     tensors, rows = as_rows(z, byte_mask(mask, z))
-    # A mean has one cotangent for all rows.
+    # The mean of losses has one cotangent for all rows, expanded with stride 0.
     shared = all(stride == 0 for stride, size in zip(g.stride(), g.shape, strict=True) if size > 1)
     kind = _kind(alpha, mask, target, smoothing)
     launch = _gradient(rows, kind, statistics.shape[-1], 0 if shared else 1, grad_target is not None)
@@ -97,13 +97,13 @@ def write_gradients(
 
 
 def _constants(kind: Kind) -> dict[str, int]:
-    """The constants that kernels of losses have in common."""
+    """The constants that all kernels of losses take."""
     return {"K": kind.order, "HAS_MASK": kind.has_mask, "SMOOTHS": kind.smoothing > 0, "IS_SOFT": kind.is_soft}
 
 
 @cached(LAUNCHES)
 def _short_losses(rows: Rows, kind: Kind) -> Launch:
-    """Rows that fit on the chip."""
+    """The launch of `loss_rows`, for rows that fit on the chip."""
     block, width = forward_block(rows.columns, kind.order), statistics_width(rows.columns, kind.is_soft)
     constants = _constants(kind) | {"SPAN": CHUNK if rows.columns > CHUNK else 0, "R": block.rows, "B": block.columns}
     numbers = (rows.total, rows.columns, kind.epsilon, kind.smoothing, width, *rows.places)
@@ -112,7 +112,7 @@ def _short_losses(rows: Rows, kind: Kind) -> Launch:
 
 @cached(LAUNCHES)
 def _gradient(rows: Rows, kind: Kind, width: int, step: int, needs_target: bool) -> Launch:
-    """Rows with `width` statistics; `step` is the stride of the cotangents, 0 if all rows share one."""
+    """The launch of `loss_gradient`: `width` statistics per row, cotangents of stride `step` (0 if rows share one)."""
     chunk = min(CHUNK, max(power_of_two(rows.columns), 16))
     constants = _constants(kind) | {"NEEDS_TARGET": needs_target, "HAS_TOPS": width > 4 + kind.is_soft}
     constants |= {"CHUNKS": _TILES_OF_GRADIENT, "CHUNK": chunk}
@@ -128,7 +128,7 @@ def loss_rows(
     K: tl.constexpr, HAS_MASK: tl.constexpr, SMOOTHS: tl.constexpr, IS_SOFT: tl.constexpr,
     SPAN: tl.constexpr, R: tl.constexpr, B: tl.constexpr,
 ):  # fmt: skip
-    """Losses and statistics of rows that fit on the chip, against class ids, or weights where IS_SOFT."""
+    """Store losses and statistics of rows that fit on the chip, against class ids, or weights if IS_SOFT."""
     r = tl.program_id(0) * R + tl.arange(0, R)
     columns = tl.arange(0, B)
     exists = r < rows
@@ -157,7 +157,7 @@ def loss_rows(
     normaliser, t, weight, total, slope = solved_weights(y, epsilon, K, False, B)
     product = tl.sum(tl.where(weight > 0.0, weight * y, 0.0), 1)
     store_statistics(STATISTICS, r, exists, width, top, t, total, share)
-    if SPAN > 0:  # one row a program, of several tiles
+    if SPAN > 0:  # one row per program, in several tiles of SPAN columns
         span = tl.arange(0, B // SPAN)
         maxima = tl.max(tl.reshape(x, [B // SPAN, SPAN]), 1)
         tl.store(STATISTICS + tl.program_id(0).to(tl.int64) * width + 4 + span, maxima, mask=span * SPAN < n)
@@ -171,9 +171,9 @@ def loss_gradient(
     K: tl.constexpr, HAS_MASK: tl.constexpr, SMOOTHS: tl.constexpr, IS_SOFT: tl.constexpr, NEEDS_TARGET: tl.constexpr,
     HAS_TOPS: tl.constexpr, CHUNKS: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
-    """g (p̂ − (1−s) q − s u), and for soft targets g (1−s) (∂Ω/∂q − z)/S where NEEDS_TARGET.
+    """Store g (p̂ − (1−s) q − s u), and if NEEDS_TARGET the gradient of soft targets, g (1−s) (∂Ω/∂q − z)/S.
 
-    Rows with g = 0 are not read, nor are logits of tiles without mass unless the gradient of the targets needs them.
+    Rows with g = 0 are not read, nor are logits of tiles without mass unless NEEDS_TARGET.
     """
     r = tl.program_id(0)
     row = r + tl.arange(0, 1)
@@ -210,7 +210,7 @@ def loss_gradient(
             x = tl.load(X + at + columns, mask=allowed, other=-float("inf")).to(tl.float32)
             residual += tl.sum(probabilities(x[None, :], top, t, inverse, epsilon, K), 0)
             if NEEDS_TARGET:
-                # A target on a score of −inf makes the loss +inf whatever the others are: ⟨z, q⟩ has no slope.
+                # A target > 0 on a score of −inf makes the loss +inf at any other scores, so ⟨z, q⟩ gets no slope.
                 score = tl.where((scale > 0.0) & (x > -float("inf")), x - top, 0.0)
                 slope = tl.sum(slope_of_negentropy(target[None, :], scale, smoothing, epsilon, K), 0) - score
                 tl.store(DY + here, saturated(tl.where(wanted, g * tl.abs(scale) * slope, 0.0), DY), mask=inside)

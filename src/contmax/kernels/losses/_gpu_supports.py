@@ -1,8 +1,8 @@
-"""(p̂ − q) W for rows of logits: the gradient of a loss by the inputs of a linear layer.
+"""(p̂ − q) W for rows of logits: the gradient of a loss with respect to the inputs of a linear layer.
 
-p̂ of most rows has mass on a few classes only. Those are listed, and their rows of the weight are read and added up in
-float32. A row with more classes than a list holds is multiplied as a whole, by programs that end at once where there is
-no such row, so that their number need not be known on the host.
+p̂ of most rows has mass on a few classes only. They are listed, and their rows of the weight W are added in float32.
+For rows with more classes than a list holds there is a dense product. The host does not know their number, so programs
+of the dense product cover all rows, and end at once where no row needs it.
 """
 
 import torch
@@ -17,13 +17,13 @@ from contmax.kernels.losses._gpu_losses import write_gradients
 from contmax.kernels.losses._operators import LinearLoss, Supports
 from contmax.kernels.rows._gpu_row_loss import chunk_has_mass, probabilities
 
-_CHANNELS = 512
+_CHANNELS = 512  # per program of `_add_listed_rows`
 # Rows and channels of a tile of the dense product.
 _TILE_ROWS, _TILE_CHANNELS = 128, 128
 
 
 def list_supports(z: Tensor, alpha: float, statistics: Tensor, supports: Supports) -> None:
-    """Write the supports of contiguous logits (T, C), for α > 1, from their statistics without a mask."""
+    """Write the supports of contiguous logits (T, C), for α > 1, from their statistics, computed without a mask."""
     tokens, classes = z.shape
     kinds = {"K": order_of(alpha), "HAS_TOPS": statistics.shape[1] > 4, "CHUNK": CHUNK}
     kinds["CAPACITY"] = supports.places.shape[1]
@@ -68,7 +68,7 @@ def _list_support(
     X, STATISTICS, PLACES, MASSES, COUNTS, n, epsilon, stat_stride,
     K: tl.constexpr, HAS_TOPS: tl.constexpr, CHUNK: tl.constexpr, CAPACITY: tl.constexpr,
 ):  # fmt: skip
-    """The support of a row; the count goes on where the list is full. Tiles without mass are not read."""
+    """List the support of a row, and count it even past the capacity of the list. Tiles without mass are not read."""
     r = tl.program_id(0).to(tl.int64)
     statistics = STATISTICS + r * stat_stride + tl.arange(0, 1)
     top, t, inverse = tl.load(statistics), tl.load(statistics + 1), tl.load(statistics + 2)
@@ -96,13 +96,13 @@ def _add_listed_rows(
     PLACES, MASSES, COUNTS, Y, STATISTICS, W, MEAN, OUT, n, channels, w_stride, stat_stride, smoothing,
     SMOOTHS: tl.constexpr, CAPACITY: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Some channels of one row of the product, from its list; `_multiply_long_rows` overwrites rows of full lists."""
+    """Store BLOCK channels of a row of (p̂ − q) W from its list; `_multiply_long_rows` overwrites overflowing rows."""
     r = tl.program_id(0).to(tl.int64)
     d = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = d < channels
     y = tl.load(Y + r).to(tl.int64)
     known = inside & (y >= 0) & (y < n)
-    # A row with NaN has a NaN threshold, and nothing in its list.
+    # A row with a NaN has an empty list and t = NaN: t·0 makes its product NaN.
     total = tl.zeros([BLOCK], tl.float32) + tl.load(STATISTICS + r * stat_stride + 1) * 0.0
     total -= (1.0 - smoothing) * tl.load(W + y * w_stride + d, mask=known, other=0.0).to(tl.float32)
     if SMOOTHS:
@@ -124,7 +124,7 @@ def _multiply_long_rows(
     RESIDUAL, COUNTS, W, OUT, tokens, n, channels, w_stride,
     CAPACITY: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
-    """The rows of the product whose lists overflowed, as a dense product."""
+    """Store the rows of (p̂ − q) W whose lists overflowed, from their residuals p̂ − q; other rows stay unchanged."""
     r = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     d = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     counts = tl.load(COUNTS + r, mask=r < tokens, other=0)

@@ -1,12 +1,12 @@
-"""Σ_t g_t (p̂_t − q_t) h_tᵀ over tokens: the gradient of a loss by the weight of a linear layer, without the logits.
+"""Σ_t g_t (p̂_t − q_t) h_tᵀ over tokens t: the gradient of a loss with respect to the weight of a linear layer.
 
-Most tokens have mass on a few classes, which are listed. Their pairs (token, class) are sorted by class, so that the
-pairs of neighbouring classes lie side by side: a program adds the hidden vectors of these up in float32, by products
-with a matrix that has one entry per pair.
+Most tokens have mass on a few classes, which are listed. The pairs (token, class) are sorted by class, so that pairs of
+neighbouring classes lie side by side: one program sums the hidden vectors h_t of the pairs of a block of classes in
+float32, by products with a matrix that has one entry per pair.
 
-Tokens with more classes than a list holds are long. Which they are is known to the device only, so they are put first:
-programs without a long token end at once, others make their logits again and multiply as a whole. Both parts of a row
-of the gradient are added before it is rounded.
+Tokens with more classes than a list holds are *long*. The host does not know which tokens are long, so the device sorts
+them to the front: programs without a long token end at once, the others recompute logits and multiply densely. Both
+parts of the gradient are added before it is rounded.
 """
 
 import torch
@@ -21,15 +21,15 @@ from contmax.kernels.losses._operators import LinearLoss, Supports
 from contmax.kernels.rows._gpu_row_loss import probabilities
 from contmax.kernels.rows._gpu_rows import saturated
 
-# Classes and channels of a program, and the stages of its pipeline: it loads tokens, then their hidden vectors.
+# Classes and channels per program, and pipeline stages of its loop, which loads tokens, then their hidden vectors.
 _CLASSES, _CHANNELS, _STAGES = 128, 128, 6
-# Long tokens have the residuals of this part of the classes in memory at once.
+# The number of blocks of classes: residuals of long tokens are in memory for one block at a time.
 _BLOCKS_OF_CLASSES = 32
-# Tokens and classes of a tile of residuals. Tiles in a group run one after the other, and share rows of the weight.
+# Tokens and classes of a tile of residuals; and tiles along the tokens per group, which share rows of the weight.
 _TILE_TOKENS, _TILE_CLASSES, _TILES_IN_GROUP = 128, 128, 16
-# Hidden vectors that are in memory in float32 at once.
+# Hidden vectors that are converted to float32 at a time.
 _WIDE_TOKENS = 1024
-# The length of an array that torch sorts on a GPU.
+# The longest array that torch sorts on a GPU.
 _MOST_PAIRS = 2**31 - 1
 
 
@@ -38,7 +38,7 @@ def write_weight_gradients(
 ) -> None:
     """Write Σ_t g_t (p̂_t − q_t) h_tᵀ, (C, D), and Σ_t g_t (p̂_t − q_t), (C,), or empty without a bias.
 
-    Both are added up in float32. The statistics, (T, 4 or more), are without a mask, and α > 1.
+    Both are summed in float32. The statistics, (T, 4 or more), were computed without a mask, and α > 1.
     """
     hidden, weight, target = side_by_side(loss.hidden), side_by_side(loss.weight), loss.target.contiguous()
     loss, g = loss._replace(hidden=hidden, weight=weight, target=target), laid_out(g)
@@ -60,14 +60,14 @@ def write_weight_gradients(
 def _write_sums(
     loss: LinearLoss, statistics: Tensor, supports: Supports, g: Tensor, grad_weight: Tensor, grad_bias: Tensor
 ) -> None:
-    """`write_weight_gradients` for few enough pairs to be sorted at once."""
+    """`write_weight_gradients` for at most _MOST_PAIRS pairs, which are sorted at once."""
     hidden, (classes, channels) = loss.hidden, loss.weight.shape
     every = _every_class(hidden, statistics, g, loss.smoothing / classes)
     is_long = (supports.counts > supports.places.shape[1]) & (g != 0)
     order, total = torch.argsort((~is_long).byte(), stable=True), is_long.sum(0, keepdim=True, dtype=torch.int32)
     pairs = _sorted_pairs(loss, supports, g)
     width = blocks_of(blocks_of(classes, _BLOCKS_OF_CLASSES), _CLASSES) * _CLASSES
-    # Residuals of one row for each long token; rows behind the last long token are not written.
+    # Row i has the residuals of the i-th long token; rows behind the last long token are not written.
     residual, tokens = hidden.new_empty(len(hidden), width), blocks_of(len(hidden), _TILE_TOKENS)
     sizes, is_wide = {"CLASSES": _CLASSES, "CHANNELS": _CHANNELS}, hidden.dtype == torch.float32
     tiles = {"K": order_of(loss.alpha), "HAS_BIAS": loss.bias is not None, "ROWS": _TILE_TOKENS}
@@ -91,33 +91,33 @@ def _write_sums(
 
 
 def _every_class(hidden: Tensor, statistics: Tensor, g: Tensor, share: float) -> Tensor:
-    """The part of the sums that all classes share, (D + 1,) in float32, the last number for the bias.
+    """The term that smoothing adds to every class's sums, −s/C Σ_t g_t (h_t, 1), (D + 1,) in float32, 1 for the bias.
 
-    Smoothing takes it from them. It is NaN where a cotangent is not finite, and where a token that counts has a NaN in
-    its logits, and so in its threshold.
+    `share` is s/C. The term is NaN if a cotangent is not finite, or if a token with g ≠ 0 has a NaN logit, and so a NaN
+    in its statistic t.
     """
     broken = torch.where(g == 0, 0, (statistics[:, 1] + g) * 0).sum()
     if share == 0:
         return broken.expand(hidden.shape[1] + 1).contiguous()
     spread = torch.zeros(hidden.shape[1], dtype=torch.float32, device=g.device)
     for h, weights in zip(hidden.split(_WIDE_TOKENS), g.split(_WIDE_TOKENS), strict=True):
-        # The vector of a token without a cotangent may be NaN.
+        # Hidden vectors of tokens with g = 0 may be NaN.
         spread.addmv_(torch.where(weights.unsqueeze(-1) == 0, 0, h).mT.to(torch.float32), weights)
     return torch.cat([spread, g.sum().unsqueeze(0)]).mul_(-share).add_(broken)
 
 
 def _sorted_pairs(loss: LinearLoss, supports: Supports, g: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Pairs of short lists by class: class, token, coefficient; and where the pairs of each _CLASSES classes begin.
+    """Pairs sorted by class: classes, tokens, coefficients, and the index where each block of _CLASSES classes begins.
 
-    The pairs of a token are those of its list, with g p̂, and that of its target, with −g (1−s). Their number is known
-    to the device only: slots without a pair have the class C, and come last.
+    A token with a short list has a pair with coefficient g p̂ for each listed class, and a pair with −g (1−s) for its
+    target. The host does not know their number: slots without a pair have the class C, and come last.
     """
     (tokens, capacity), classes, device = supports.places.shape, loss.weight.shape[0], g.device
     keys = supports.places.new_empty(tokens * (capacity + 1))
     sizes = {"CAPACITY": capacity, "SLOTS": power_of_two(capacity)}
     name = Launch(_name_pairs, (tokens,), (tokens * capacity, classes), sizes)
     name(supports.places, supports.counts, loss.target, g, keys)
-    # Pairs of one class stay in the order of the tokens: sums have the same rounding every time.
+    # The sort is stable: sums over the pairs of a class have one order, and so are equal from run to run.
     keys, order = torch.sort(keys, stable=True)
     names, coefficients = torch.empty_like(keys), torch.empty_like(keys, dtype=torch.float32)
     block, numbers = 1024, (tokens * capacity, keys.numel(), classes, loss.smoothing)
@@ -130,7 +130,7 @@ def _sorted_pairs(loss: LinearLoss, supports: Supports, g: Tensor) -> tuple[Tens
 
 @triton.jit
 def _name_pairs(PLACES, COUNTS, Y, G, KEYS, slots, n, CAPACITY: tl.constexpr, SLOTS: tl.constexpr):
-    """The classes of a token's pairs: (T, CAPACITY) of the lists, then (T,) of the targets; n for no pair."""
+    """Store the classes of a token's pairs in KEYS: (T, CAPACITY) for lists, then (T,) for targets; n for no pair."""
     r = tl.program_id(0).to(tl.int64)
     count = tl.load(COUNTS + r)
     counts = (count <= CAPACITY) & (tl.load(G + r) != 0.0)
@@ -148,7 +148,7 @@ def _weigh_pairs(
     KEYS, ORDER, MASSES, G, NAMES, COEFFICIENTS, slots, size, n, smoothing,
     CAPACITY: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Tokens and coefficients of the sorted pairs, from their places before sorting."""
+    """Store tokens (NAMES) and coefficients of sorted pairs; ORDER has their indices before sorting."""
     i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     used = (i < size) & (tl.load(KEYS + i, mask=i < size, other=n) < n)
     at = tl.load(ORDER + i, mask=used, other=0)
@@ -166,7 +166,7 @@ def _sum_rows(
     first_class, n, channels, width, h_stride,
     CLASSES: tl.constexpr, CHANNELS: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    """Some channels of some rows of the gradient."""
+    """Store a (CLASSES, CHANNELS) tile of the gradient of W: sums over pairs and over long tokens, plus EVERY."""
     tile = first_class // CLASSES + tl.program_id(0)
     c = tile * CLASSES + tl.arange(0, CLASSES)
     d = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
@@ -192,7 +192,7 @@ def _sum_rows(
         i = start + tl.arange(0, ROWS)
         token = tl.load(ORDER + i, mask=i < long, other=0)
         here = i.to(tl.int64)[:, None] * width + columns[None, :]
-        # Columns behind the last class hold garbage, which is not stored.
+        # Columns behind the last class hold garbage, and their sums are not stored.
         b = tl.load(RESIDUAL + here, mask=(i < long)[:, None], other=0.0)
         wanted = (i < long)[:, None] & inside[None, :]
         h = tl.load(HIDDEN + token[:, None] * h_stride + d[None, :], mask=wanted, other=0.0)
@@ -207,7 +207,7 @@ def _sum_coefficients(
     KEYS, NAMES, COEFFICIENTS, EDGES, RESIDUAL, LONG, EVERY, GB, first_class, n, width,
     TILE: tl.constexpr, CLASSES: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    """The gradient of the bias for some classes, which all belong to one tile of the sorted pairs."""
+    """Store the gradient of the bias for CLASSES classes, all in one block of TILE classes of `_sorted_pairs`."""
     column = tl.program_id(0) * CLASSES + tl.arange(0, CLASSES)
     c = first_class + column
     tile = (first_class + tl.program_id(0) * CLASSES) // TILE
@@ -233,8 +233,8 @@ def _make_residuals(
     K: tl.constexpr, HAS_BIAS: tl.constexpr, ROWS: tl.constexpr, CLASSES: tl.constexpr, GROUP: tl.constexpr,
     DEPTH: tl.constexpr,
 ):  # fmt: skip
-    """One tile of the residuals g (p̂ − (1−s) e_y) of long tokens, from their logits."""
-    # Within groups of rows of tiles, programs take columns one after the other, for the cache.
+    """Store a tile of the residuals g (p̂ − (1−s) e_y) of long tokens, from recomputed logits."""
+    # Programs pass through a group, GROUP tiles high, column by column, so that rows of W stay in the cache.
     across = GROUP * tl.cdiv(end - begin, CLASSES)
     group, place = tl.program_id(0) // across, tl.program_id(0) % across
     height = tl.minimum(tl.cdiv(tokens, ROWS) - group * GROUP, GROUP)

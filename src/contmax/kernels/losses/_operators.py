@@ -1,4 +1,4 @@
-"""Losses of rows by Triton's kernels, as operators; and the terms in which the loss of a linear layer is described.
+"""Operators for losses of rows by Triton's kernels; and `LinearLoss` and `Supports`, data of losses of linear layers.
 
 Rows lie along the last axis, and α ≤ 2 is a number.
 """
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from contmax._operator import operator
 
-# Reading many more rows of a weight than this costs as much as a dense product; a power of two.
+# The capacity of a token's list of classes, a power of two: far longer lists cost as much as a dense product.
 _LONGEST_LIST = 256
 
 
@@ -27,10 +27,10 @@ def row_losses(z: Tensor, target: Tensor, mask: Tensor | None, alpha: float, smo
 
     Args:
         z: logits, float32 or half precision.
-        target: class ids y (*batch), or weights (*batch, n), which over their sum are y.
+        target: class ids (*batch), y their one-hot vectors; or weights (*batch, n), y the weights over their sum.
         mask: boolean, broadcastable to the logits; True for the allowed classes.
         alpha: α in (0, 2].
-        smoothing: s: q = (1−s)·y + s·u, u uniform on the allowed classes. Ω(q) is (1−s)·Ω(y).
+        smoothing: s: q = (1−s)·y + s·u, u uniform on the allowed classes. The loss counts Ω(q) as (1−s)·Ω(y).
 
     Returns:
         Losses (*batch) and statistics (*batch, width), both in float32.
@@ -61,7 +61,7 @@ def row_losses_backward(
     g: Tensor,
     needs_target: bool,
 ) -> tuple[Tensor, Tensor]:
-    """The gradients of logits and soft targets from that of the losses, g (*batch); (0,) if the targets need none."""
+    """Gradients of logits and soft targets ((0,) unless `needs_target`) from the losses' cotangents g (*batch)."""
     from contmax.kernels.gpu._launch import in_parts
     from contmax.kernels.losses._gpu_losses import write_gradients
 
@@ -93,18 +93,18 @@ class LinearLoss(NamedTuple):
     smoothing: float
 
     def of(self, tokens: slice) -> "LinearLoss":
-        """The loss of some tokens."""
+        """The loss of a slice of the tokens."""
         return self._replace(hidden=self.hidden[tokens], target=self.target[tokens])
 
 
 class Supports(NamedTuple):
-    """The classes with mass in each token, and their masses.
+    """For each token, the classes with mass, and their masses.
 
     Attributes:
         places: class ids in ascending order, (T, CAPACITY), int32.
-        masses: p̂ there, (T, CAPACITY), float32.
-        counts: the number of classes with mass, (T,), int32. A list is undefined behind its count, and as a whole where
-            the count exceeds its capacity.
+        masses: p̂ of these classes, (T, CAPACITY), float32.
+        counts: the number of classes with mass, (T,), int32. The entries of a list from its count on are undefined, and
+            all its entries if the count exceeds CAPACITY.
     """
 
     places: Tensor
@@ -113,10 +113,10 @@ class Supports(NamedTuple):
 
     @staticmethod
     def empty(like: Tensor, tokens: int) -> "Supports":
-        """Memory for the supports of this many tokens, on the device of a tensor."""
+        """Uninitialised supports of `tokens` tokens, on the device of `like`."""
         lists = like.new_empty((tokens, _LONGEST_LIST), dtype=torch.int32)
         return Supports(lists, torch.empty_like(lists, dtype=torch.float32), like.new_empty(tokens, dtype=torch.int32))
 
     def of(self, tokens: slice) -> "Supports":
-        """The supports of some tokens, in the same memory."""
+        """The supports of a slice of the tokens, as views."""
         return Supports(*(x[tokens] for x in self))

@@ -7,11 +7,11 @@ from types import ModuleType
 
 @functools.cache
 def on_cpu() -> ModuleType:
-    """The maps of rows by numba, which takes half a second to import."""
+    """The module of row maps by numba, loaded when first needed: importing numba takes half a second."""
     return importlib.import_module("contmax.kernels.rows._cpu_maps")
 
 
 @functools.cache
 def on_gpu() -> ModuleType:
-    """The maps of rows by Triton, which takes seconds to import."""
+    """The module of row maps by Triton, loaded when first needed: importing Triton takes seconds."""
     return importlib.import_module("contmax.kernels.rows._gpu_maps")

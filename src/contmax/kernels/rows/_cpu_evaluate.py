@@ -1,7 +1,7 @@
 """The sums of Newton's method over the scores of a row, and the probabilities once the normaliser is known.
 
-A row of scores v less their maximum, with u = [c + ε(v − t)]₊ and k = 1/ε: p = uᵏ is not yet normalised, and
-s = p^{2−α} = u^{k−1} is minus its derivative in t.
+v are the scores of a row less their maximum, t and c are `origin` and `constant` of the row (`_cpu_solve.ROW`), and
+k = 1/ε. With u = [c + ε(v − t)]₊, p = uᵏ is not yet normalised, and s = p^{2−α} = u^{k−1} is −∂p/∂t.
 """
 
 import numpy as np
@@ -14,16 +14,16 @@ from contmax.kernels.cpu._lanes import PROCESSOR_LANES, wide_vectors
 # cost digits, so the summands come from functions that allow contraction only.
 REDUCTION = {"reassoc", "nsz", "contract"}
 ZERO = np.uint64(0)
-# A sum in the precision of the scores stays accurate within a chunk; across chunks it is in float64.
+# Sums are in the precision of the scores within a chunk of this many scores, and in float64 across chunks.
 CHUNK = np.uint64(512)
-# Newton's method forgives the rounding of its sums, but the last sum divides all probabilities. Equal terms (flat rows)
-# are all rounded to one side, so few of them may be added in one lane, however short the vectors of a processor are.
+# The chunk of the last sum, which divides all probabilities and so must be more accurate than sums of Newton's steps.
+# Equal terms (flat rows) are all rounded to one side, so a lane adds few of them, however short a processor's vectors.
 LAST_CHUNK = np.uint64(32) * PROCESSOR_LANES
 
 
 @njit(fastmath=REDUCTION | {"nnan"})
 def largest(x, r, start, stop):  # type: ignore[no-untyped-def]
-    """The largest of the scores start…stop of row r."""
+    """The largest of the scores start … stop − 1 of row r."""
     wide_vectors()
     top = x[r, start]
     for i in range(start, stop):
@@ -33,7 +33,7 @@ def largest(x, r, start, stop):  # type: ignore[no-untyped-def]
 
 @njit(fastmath=REDUCTION)
 def shifted(x, r, v, j):  # type: ignore[no-untyped-def]
-    """v[j] ← x[r] less its maximum; returns (maximum, Σ v), the sum being NaN if some score is NaN or +inf."""
+    """v[j] ← x[r] less its maximum; returns (maximum, Σ v), where the sum is NaN if some score is NaN or +inf."""
     wide_vectors()
     n = np.uint64(x.shape[1])
     top = largest(x, r, ZERO, n)
@@ -51,13 +51,13 @@ def shifted(x, r, v, j):  # type: ignore[no-untyped-def]
 
 @njit(fastmath=fast.CONTRACT)
 def _base(distance, e):  # type: ignore[no-untyped-def]
-    """u = [ε(v − t)]₊."""
+    """u for c = 0, from `distance` = v − t and `e` = ε."""
     return fast.maximum(e * distance, type(distance)(0))
 
 
 @njit
 def _distance(v, t, rest):  # type: ignore[no-untyped-def]
-    """v − t for a t of more digits than the dtype has."""
+    """v − origin, where origin = t + rest has more digits than the dtype of v."""
     return (v - t) - rest
 
 
@@ -70,7 +70,7 @@ def integer_power(u, order):  # type: ignore[no-untyped-def]
 
 @njit(error_model="numpy", fastmath=fast.CONTRACT)
 def _escort_and_base(distance, e, power):  # type: ignore[no-untyped-def]
-    """(s, u) for c = 0 on the support, s = 0 off it; p is their product. `power` is k − 1."""
+    """(s, u) for c = 0, with p = s·u, and s = 0 off the support; `distance` is v − t, `power` k − 1."""
     zero, one = type(distance)(0), type(distance)(1)
     u = e * distance
     inside = u > zero
@@ -81,15 +81,15 @@ def _escort_and_base(distance, e, power):  # type: ignore[no-untyped-def]
 
 @njit(error_model="numpy", fastmath=fast.CONTRACT)
 def _escort_and_base_from_one(distance, e, power):  # type: ignore[no-untyped-def]
-    """(s, u) for c = 1, accurate as α → 1."""
+    """(s, u) as `_escort_and_base`, but for c = 1, accurate as α → 1."""
     kind = type(distance)
     zero, one = kind(0), kind(1)
-    # −inf would give y = +inf for ε < 0; the lowest finite number has probability 0, too.
+    # For ε < 0 a score of −inf would give y = +inf; the lowest finite number also has p = 0.
     y = e * fast.maximum(distance, np.finfo(kind).min)
     inside = y > -one
     y = y if inside else zero
     u = one + y
-    # log1p(y) is ln u plus the rounding error of u, over u. The error matters where u ≈ 1, and there 1/u ≈ 2 − u.
+    # log1p(y) is ln u plus (rounding error of u)/u. The error matters where u ≈ 1, and there 1/u ≈ 2 − u.
     lost = (y - (u - one)) * fast.maximum(one + one - u, zero)
     w = fast.exp(power * (fast.log(u) + lost))
     return (w if inside else zero), u
@@ -97,7 +97,7 @@ def _escort_and_base_from_one(distance, e, power):  # type: ignore[no-untyped-de
 
 @njit(fastmath=REDUCTION)
 def sums(v, j, n, t, constant, epsilon, k, order):  # type: ignore[no-untyped-def]
-    """S = Σ p and T = Σ s of row j; `order` is k where that is 1, 2, 3 or 4 (c is 0 there), else 0."""
+    """(Σ p, Σ s) of row j; `order` is k if k is 1, 2, 3 or 4 (c = 0 then), else 0."""
     wide_vectors()
     zero = v.dtype.type(0)
     e, power = v.dtype.type(epsilon), v.dtype.type(k - 1.0)
@@ -139,7 +139,7 @@ def _moment(v, p):  # type: ignore[no-untyped-def]
 
 @njit(error_model="numpy", fastmath=REDUCTION)
 def weights(v, j, row, p):  # type: ignore[no-untyped-def]
-    """p[j] ← the probabilities of a solved row, not yet normalised; the row gets Σ p and Σ v p."""
+    """p[j] ← the probabilities of a solved row, not yet normalised; row.mass ← Σ p, row.product ← Σ v p."""
     wide_vectors()
     t = v.dtype.type(row.origin)
     rest, e, power = v.dtype.type(row.origin - t), v.dtype.type(row.epsilon), v.dtype.type(row.k - 1.0)

@@ -1,14 +1,14 @@
-r"""Rows whose gradient depends on small probabilities, which are solved to the last digit.
+r"""Delicate rows, whose gradient depends on the last digits of small probabilities: they are solved again in float64.
 
-Where one score has most of the mass, the gradient is as small as the other probabilities and shares their relative
-error. And for 3/2 < α < 2 it depends on p^{2−α}, which is steep where p is small. For v = x − max x, ε = α − 1 and the
-normaliser A, p = [1 + ε(v − A)]₊^{1/ε} = [ε(d − A)]₊^{1/ε} with d = v + 1/ε. Near the threshold these numbers cancel.
-Two things keep the digits: d is formed without rounding on the way, in float64, and A is solved for by itself. m scores
-that share the maximum have the mass m(1 − q), q = −expm1(log1p(−εA)/ε). So with S the mass of the others A solves
+If one score has most of the mass, the gradient is as small as the other probabilities, and has their relative error.
+And for 3/2 < α < 2 it depends on p^{2−α}, which is steep where p is small. For v = x − max x, ε = α − 1 and the
+normaliser A, p = [1 + ε(v − A)]₊^{1/ε} = [ε(d − A)]₊^{1/ε} with d = v + 1/ε, where digits cancel near the threshold. To
+lose none, d is computed by error-free sums, and the unknown is A, not the threshold A − 1/ε. If m scores share the
+maximum, they have the mass m(1 − q), q = −expm1(log1p(−εA)/ε). With the mass S of all other scores A solves
 
-    S(A) + (m − 1) − m q(A) = 0,
+    S(A) + (m − 1) − m q(A) = 0.
 
-of which Newton's method finds all digits from below, however small A is: the left side is convex and decreasing.
+The left side is convex and decreasing, so Newton's method finds all digits of A from below, however small A is.
 """
 
 import math
@@ -21,11 +21,11 @@ from contmax.kernels.cpu._lanes import wide_vectors
 from contmax.kernels.rows._cpu_evaluate import REDUCTION, ZERO, integer_power, largest, sums, weights
 from contmax.kernels.rows._cpu_solve import integer_order, normaliser, pad
 
-# No score has half of the escort mass where A is larger than this.
+# If A is larger than this, no score has half of Σ p^{2−α}.
 _LARGEST = 2.0
 # p^{2−α} is steep where u = p^{α−1} is below this.
 _STEEP = 0.01
-# Below this ε the threshold 1/ε is so far from the maximum that no probability next to it is a number.
+# For ε up to this, the threshold is so far below the maximum that probabilities next to it underflow.
 _NEAR = 1 / 16
 _MOST_STEPS = 64
 _EPS = np.finfo(np.float64).eps
@@ -34,7 +34,7 @@ _BLOCK = np.uint64(64)
 
 @njit(error_model="numpy")
 def is_delicate(v, j, row):  # type: ignore[no-untyped-def]
-    """Whether the largest score of row j has half of Σ p^{2−α} or more, or p^{2−α} is steep or jumps at some score."""
+    """Whether row j needs `sharpen`: p^{2−α} is steep or jumps at a score, or (α < 2) one score has half of its sum."""
     if not row.top > -np.inf:
         return False
     a = normaliser(row)
@@ -49,7 +49,7 @@ def is_delicate(v, j, row):  # type: ignore[no-untyped-def]
 
 @njit(fastmath=REDUCTION | {"nnan"})
 def _nearest(v, j, n, threshold):  # type: ignore[no-untyped-def]
-    """The distance of the score that is nearest to a threshold."""
+    """The smallest distance of a score v[j] from a threshold."""
     wide_vectors()
     closeness = v.dtype.type(-np.inf)
     for i in range(n):
@@ -59,18 +59,18 @@ def _nearest(v, j, n, threshold):  # type: ignore[no-untyped-def]
 
 @njit(error_model="numpy")
 def sharpen(x, r, row, listed, places, distances, shares, p):  # type: ignore[no-untyped-def]
-    """Write the probabilities of a delicate row; returns Ω* less the maximum. The buffers hold one row each."""
+    """Write p[r] of a delicate row; returns Ω* − max x. The buffers `listed` … `shares` hold one row each."""
     near, a, rough_eps = row.epsilon > _NEAR, normaliser(row), np.finfo(x.dtype).eps
-    # A score that has no mass, and none below it has: the threshold less its possible rounding error.
+    # No score up to this number has mass: the threshold less its possible rounding error.
     threshold = row.top + (a - row.k) - 64.0 * rough_eps * (1.0 + row.k + abs(row.top))
     count = _list(x, r, x.dtype.type(threshold if row.epsilon > 0.0 else -np.inf), listed, places)
     row.constant = 0.0 if near else 1.0
     row.order = integer_order(row.epsilon, _EPS)
     maxima = _measure(listed, count, row, near, distances)
     row.n = pad(distances, ZERO, count, -np.inf)
-    # A small A may be nothing but rounding: 0 is closer then.
+    # A small A may be mere rounding, so start from 0 instead.
     rough = math.sqrt(rough_eps)
-    # A step squares the error, except where Σ p^{2−α} is steep.
+    # A step squares the error, except for ε > ½, where Σ p^{2−α} may be steep.
     accuracy = 2.0 * _EPS if row.epsilon > 0.5 else 0.25 * rough
     row.origin = _climb(distances, maxima, a if a > rough else 0.0, accuracy, row)
     weights(distances, ZERO, row, shares)
@@ -86,7 +86,7 @@ def sharpen(x, r, row, listed, places, distances, shares, p):  # type: ignore[no
 
 @njit
 def _list(x, r, lowest, listed, places):  # type: ignore[no-untyped-def]
-    """List the scores > lowest of row r and their places; blocks without any are skipped. Returns their number."""
+    """List the scores > lowest of row r and their places, skipping blocks without such scores; returns their number."""
     n, count = np.uint64(x.shape[1]), ZERO
     for start in range(ZERO, n, _BLOCK):
         stop = min(n, start + _BLOCK)
@@ -99,7 +99,7 @@ def _list(x, r, lowest, listed, places):  # type: ignore[no-untyped-def]
 
 @njit(error_model="numpy")
 def _measure(listed, count, row, near, distances):  # type: ignore[no-untyped-def]
-    """distances ← d of the listed scores, v where no threshold is near, −inf for the maxima; returns their number."""
+    """distances ← d of the listed scores (v unless `near`), −inf for the maxima; returns the number of maxima."""
     top, maxima, rest_of_k = np.float64(row.top), 0, _rest_of_inverse(row.epsilon, row.k)
     for i in range(count):
         x = np.float64(listed[i])
@@ -123,7 +123,7 @@ def _rest_of_sum(a, b, total):  # type: ignore[no-untyped-def]
 
 @njit(error_model="numpy")
 def _rest_of_inverse(epsilon, k):  # type: ignore[no-untyped-def]
-    """1/ε − k, with the product of both to twice the digits (Dekker)."""
+    """1/ε − k, from the product εk to twice the digits (Dekker)."""
     product = epsilon * k
     high, high_k = _high_half(epsilon), _high_half(k)
     low, low_k = epsilon - high, k - high_k
@@ -140,7 +140,7 @@ def _high_half(a):  # type: ignore[no-untyped-def]
 
 @njit(error_model="numpy")
 def _log_largest(a, row):  # type: ignore[no-untyped-def]
-    """The logarithm of the largest probability, log1p(−εA)/ε; −A at ε = 0."""
+    """ln p_max = log1p(−εA)/ε; −A at ε = 0."""
     return -a if row.epsilon == 0.0 else math.log1p(-row.epsilon * a) / row.epsilon
 
 
@@ -164,7 +164,7 @@ def _escort_of_largest(a, row):  # type: ignore[no-untyped-def]
 
 @njit(error_model="numpy")
 def _climb(distances, maxima, a, accuracy, row):  # type: ignore[no-untyped-def]
-    """A, by Newton's method: every step but the first begins at a lower bound."""
+    """A by Newton's method from `a`; after the first step every iterate is a lower bound of A."""
     for _ in range(_MOST_STEPS):
         mass, slope = sums(distances, ZERO, row.n, a, row.constant, row.epsilon, row.k, row.order)
         step = (mass + (maxima - 1) - maxima * _missing(a, row)) / (slope + maxima * _escort_of_largest(a, row))

@@ -21,14 +21,14 @@ from contmax.kernels.rows._cpu_solve import (
     pad,
 )
 
-# The most rows, and the most scores, that are solved side by side: their buffers fit in the first-level cache.
+# The most rows, and the most scores, solved side by side, so that their buffers fit into the first-level cache.
 _MOST_TOGETHER = 8
 _SCORES_TOGETHER = 2048
 
 
 @kernel(error_model="numpy")
 def forward_rows(x, alpha, p, gain, start, stop):  # type: ignore[no-untyped-def]
-    """p̂ and Ω*_α − max x of rows start…stop; `alpha` has one entry per row, or one for all."""
+    """Write p and gain = Ω*_α − max x of rows start … stop − 1; `alpha` has one entry per row, or one for all."""
     wide_vectors()
     columns = np.uint64(x.shape[1])
     together = np.uint64(max(1, min(_MOST_TOGETHER, _SCORES_TOGETHER // x.shape[1])))
@@ -63,7 +63,7 @@ def _of_row(alpha, r):  # type: ignore[no-untyped-def]
 
 @njit(error_model="numpy")
 def _finish(scores, j, row, w, p, r):  # type: ignore[no-untyped-def]
-    """Write the probabilities of row r; returns Ω* less the maximum, which would swallow it where scores are large."""
+    """Write the probabilities of row r; returns Ω* − max x, whose digits Ω* itself would lose if scores are large."""
     wide_vectors()
     columns, factor = np.uint64(p.shape[1]), p.dtype.type(1.0 / row.mass)
     if not row.top > -np.inf:
@@ -81,7 +81,7 @@ def _finish(scores, j, row, w, p, r):  # type: ignore[no-untyped-def]
 
 @kernel(error_model="numpy")
 def backward_rows(p, g, alpha, grad, grad_alpha, start, stop):  # type: ignore[no-untyped-def]
-    """s (g − ⟨s, g⟩/⟨s, 1⟩), s = p^{2−α}, for rows start…stop; with its α-derivative where `grad_alpha` has rows."""
+    """grad ← s (g − ⟨s, g⟩/⟨s, 1⟩), s = p^{2−α}, in rows start … stop − 1; grad_alpha ← −⟨grad, D⟩ unless empty."""
     wide_vectors()
     columns, needs_alpha = np.uint64(p.shape[1]), grad_alpha.shape[0] > 0
     zero, one = p.dtype.type(0), p.dtype.type(1)
@@ -105,11 +105,11 @@ def backward_rows(p, g, alpha, grad, grad_alpha, start, stop):  # type: ignore[n
             _escort(weight, n, epsilon, escort)
         anchor = _anchor(weight, cotangent, n)
         product, total = _product(cotangent, escort, n, anchor)
-        # NaN, which nothing uses, for a row without a support.
+        # In a row without support the mean is NaN, but no entry uses it.
         _centre(cotangent, n, escort, anchor, product / total)
         expand_above(p, r * columns, columns, zero, cotangent, ZERO, one, grad, r * columns)
         if needs_alpha:
-            # The cotangents have sum zero now; relative to an anchor the product rounds less.
+            # `cotangent`, now a row of `grad`, sums to 0, so D may be taken relative to an anchor, which rounds less.
             grad_alpha[r] = -_product(curvature, cotangent, n, _anchor(weight, curvature, n))[0]
 
 
@@ -135,7 +135,7 @@ def _escort(p, n, epsilon, s):  # type: ignore[no-untyped-def]
 
 @njit
 def _quarters_and_rest(power, p):  # type: ignore[no-untyped-def]
-    """A power in [0, 2) as a number of quarters and a rest: e^{power·ln p} would lose digits in the exponent."""
+    """A power in [0, 2) as quarters/4 + rest: e^{power·ln p} would lose digits in the exponent, e^{rest·ln p} less."""
     quarters = int(4.0 * power + 0.5)
     return quarters, p.dtype.type(power - quarters / 4.0)
 
@@ -160,7 +160,7 @@ def _escort_and_curvature(p, n, epsilon, s, d):  # type: ignore[no-untyped-def]
     kind = p.dtype.type
     quarters, rest = _quarters_and_rest(1.0 - epsilon, p)
     zero, one, e, inverse_square = kind(0), kind(1), kind(epsilon), kind(1.0 / epsilon**2)
-    # Small y would cancel; there the series is exact to the precision of the dtype.
+    # Below this |y| `direct` cancels, and the series is exact to the precision of the dtype.
     near = kind(1.0 if p.itemsize == 4 else 0.25)
     c0, c1, c2, c3, c4 = kind(1 / 2), kind(1 / 3), kind(1 / 8), kind(1 / 30), kind(1 / 144)
     c5, c6, c7, c8, c9 = kind(1 / 840), kind(1 / 5760), kind(1 / 45360), kind(1 / 403200), kind(1 / 3991680)
@@ -173,13 +173,13 @@ def _escort_and_curvature(p, n, epsilon, s, d):  # type: ignore[no-untyped-def]
         series = log_p * log_p * (c0 + y * (c1 + y * (c2 + y * (c3 + y * (c4 + y * tail)))))
         direct = (y * power - power + one) * inverse_square
         s[ZERO, i] = w if inside else zero
-        # Where s is 0 nothing uses D, which may overflow.
+        # If s is 0, D is not used, and may overflow.
         d[ZERO, i] = (series if abs(y) < near else direct) if w > zero else zero
 
 
 @njit(fastmath=REDUCTION | {"nnan"})
 def _anchor(p, g, n):  # type: ignore[no-untyped-def]
-    """g at the largest p: where this point has nearly all the mass, g less its mean would cancel."""
+    """g at the largest p, subtracted first: if one point has nearly all the mass, g less its mean would cancel."""
     wide_vectors()
     lowest = g.dtype.type(-np.inf)
     top, anchor = p.dtype.type(0), lowest
@@ -195,7 +195,7 @@ def _centre(g, n, s, anchor, mean):  # type: ignore[no-untyped-def]
     """g ← s (g − anchor − mean)."""
     wide_vectors()
     high = g.dtype.type(mean)
-    low = g.dtype.type(mean - high)  # the rounding error of `high` would add up in sums over the row
+    low = g.dtype.type(mean - high)  # the rounding error of `high`, which would add up over the row
     for i in range(n):
         g[ZERO, i] = s[ZERO, i] * (((g[ZERO, i] - anchor) - high) - low)
 

@@ -1,10 +1,10 @@
-"""Rows of α-entmax, 0 < α ≤ 2: the scores that can carry mass, and the normaliser A that makes their mass one.
+"""The normaliser A of rows of α-entmax, 0 < α ≤ 2, and the scores that can carry mass.
 
 Reference: `contmax.maps._threshold.newton_normaliser`. At α = 2, 3/2, 4/3 and 5/4 Newton's method takes a few
 multiplications per score. At any other α it takes logarithms; there one evaluation at the next larger of these four
-gives a lower bound of A. Only scores above τ = A − 1/(α−1) carry mass: scores below the bound of τ are dropped first.
+gives lower bounds of A and of τ = A − 1/(α−1). Only scores above τ carry mass, so scores below its bound are dropped.
 
-A step of Newton's method waits for the one before, so a processor works best on several rows at a time, side by side.
+A step of Newton's method waits for the previous step, so a processor works best on several rows side by side.
 Indices are unsigned: a loop that starts at a signed number would not be vectorised.
 """
 
@@ -17,19 +17,19 @@ from contmax.kernels.cpu import _elementary as fast
 from contmax.kernels.cpu._lanes import LANES, compress_above, wide_vectors
 from contmax.kernels.rows._cpu_evaluate import ZERO, integer_power, shifted, sums
 
-# LLVM unrolls loops over logarithms to turns of this length; rows are padded to a multiple.
+# LLVM unrolls loops over logarithms to this many scores per turn; rows are padded to a multiple.
 _TURN = np.uint64(2) * LANES
-# Buffers are longer than a row by this: the padding, or one vector.
+# The spare entries of a buffer behind a row, for the padding or one vector.
 ROOM = _TURN
 _MOST_STEPS = 64
 _FAR, _SMALL = 0.2, 0.02
 
-# One row on its way to the normaliser A. `top` and `mean` are the maximum and the mean of its n scores, `epsilon` is
-# α − 1, `k` its inverse, `order` is k again if that is 1, 2, 3 or 4 (else 0). A lower bound of A is kept as `origin`:
-# u = 1 + ε(v − A) = constant + ε(v − origin), from the threshold A − k with constant 0, or from A itself with constant
-# 1 where the threshold is far away. Near the threshold v − origin is exact: small probabilities keep their digits.
-# `mass` and `slope` are Σ p and Σ p^{2−α} at the last evaluation. Steps towards A end when `excess`, the distance of
-# the mass from 1, is within `tolerance`. No score up to `lowest` carries mass. In the end `product` is Σ v p.
+# The state of a row whose normaliser A is sought. `top` is the maximum of its scores, `mean` the mean of v (the scores
+# less `top`), n the number of v with padding, `epsilon` α − 1, `k` its inverse, `order` k if k is 1, 2, 3 or 4, else 0.
+# `origin` is a lower bound of the threshold A − k with `constant` 0, or of A with `constant` 1 if the threshold is far
+# away: u = 1 + ε(v − A) = constant + ε(v − origin). Near the threshold v − origin is exact, for the digits of small p.
+# `mass` and `slope` are Σ p and Σ p^{2−α} at the last evaluation. Newton's steps end when `excess` (`_excess`, 0 for
+# mass 1) is within `tolerance`. No v up to `lowest` carries mass. `product` is Σ v p of the solved row.
 _STEP = ("origin", "constant", "mass", "slope", "excess", "tolerance")
 _FIELDS = ("top", "mean", "epsilon", "k", *_STEP, "lowest", "product")
 ROW = np.dtype([(name, "f8") for name in _FIELDS] + [("n", "u8"), ("order", "i8")])
@@ -37,7 +37,7 @@ ROW = np.dtype([(name, "f8") for name in _FIELDS] + [("n", "u8"), ("order", "i8"
 
 @njit
 def pad(values, j, n, filler):  # type: ignore[no-untyped-def]
-    """Fill row j up to whole turns, so that no loop has a remainder; returns the new length."""
+    """Fill row j from n to a multiple of _TURN, so that no loop has a remainder; returns the new length."""
     wide_vectors()
     for i in range(_TURN):
         values[j, n + i] = filler
@@ -56,15 +56,15 @@ def integer_order(epsilon, eps):  # type: ignore[no-untyped-def]
 
 @njit(error_model="numpy")
 def begin(x, r, epsilon, flat, scores, j, row):  # type: ignore[no-untyped-def]
-    """scores[j] ← x[r] less its maximum; set up the row for a climb at integer orders, evaluate others once.
+    """scores[j] ← x[r] less its maximum; start the row for `climb` if order > 0, else evaluate it for `bound`.
 
-    The maximum is −inf in a row with nothing to attend, NaN in one with a NaN or +inf.
+    row.top is −inf if the row is fully masked, NaN if it has a NaN or +inf.
     """
     columns, eps = np.uint64(x.shape[1]), np.finfo(x.dtype).eps
     top, total = shifted(x, r, scores, j)
     row.top, row.mean = top if total == total else np.nan, total / columns
     padded = pad(scores, j, columns, -np.inf)
-    row.n = padded if row.top > -np.inf else ZERO  # nothing to look at
+    row.n = padded if row.top > -np.inf else ZERO  # a row without finite maximum has no scores to solve
     row.epsilon, row.k, row.order = epsilon, 1.0 / epsilon, integer_order(epsilon, eps)
     row.tolerance = np.inf
     if row.order > 0 and row.top > -np.inf:
@@ -78,9 +78,9 @@ def begin(x, r, epsilon, flat, scores, j, row):  # type: ignore[no-untyped-def]
 
 @njit(error_model="numpy")
 def bound(flat, eps, row):  # type: ignore[no-untyped-def]
-    r"""Start a row that is not of integer order from a lower bound of A; no score up to `lowest` can then carry mass.
+    r"""Start a row of order 0 from a lower bound of A; no score up to row.lowest carries mass.
 
-    `begin` looked at the next larger α = 1 + 1/m, m ≤ 4, at some a, and found S and T. If α were that, the bound would
+    `begin` evaluated S = Σ uᵐ and T = Σ s at some a for the next larger α = 1 + 1/m, m ≤ 4. At that α the bound would
     be a step of Newton's method. In general, with u = [1 + (v − a)/m]₊, s = u^{m−1} and k = 1/ε ≥ m,
 
         (Σ p)^ε = ‖[1 + ε(v − A)]₊‖_k ≥ Σ s (1 + ε(v − A)) / ‖s‖_{k/(k−1)},    ‖s‖_{k/(k−1)} ≤ S^{(m−1)ε} T^{1−mε}
@@ -96,7 +96,7 @@ def bound(flat, eps, row):  # type: ignore[no-untyped-def]
         m = int(min(4.0, row.k))
         ratio = row.slope / row.mass
         a = row.origin + m / ratio + _shrunk(row.slope * integer_power(ratio, m - 1), row.epsilon, row.k)
-        # Rounding may carry it past the root by a few units in the last place: step back by more than that.
+        # Rounding may carry `a` past the root by a few units in the last place: step back farther.
         _start_at(row, a - 64.0 * eps * (1.0 + a))
         row.lowest = normaliser(row) - row.k
     else:
@@ -105,7 +105,7 @@ def bound(flat, eps, row):  # type: ignore[no-untyped-def]
 
 @njit
 def narrow(scores, j, candidates, row):  # type: ignore[no-untyped-def]
-    """candidates[j] ← the scores that can carry mass; not at integer orders."""
+    """candidates[j] ← the scores that can carry mass, in rows of order 0."""
     if row.order == 0 and row.top > -np.inf:
         kept = compress_above(
             scores, j * np.uint64(scores.shape[1]), row.n, scores.dtype.type(row.lowest), candidates, j
@@ -115,7 +115,7 @@ def narrow(scores, j, candidates, row):  # type: ignore[no-untyped-def]
 
 @njit(error_model="numpy")
 def climb(v, rows, count):  # type: ignore[no-untyped-def]
-    """Newton's method for `count` rows side by side: it takes lower bounds of A to better ones, up to rounding."""
+    """Newton's method for `count` rows side by side: improves lower bounds of A up to rounding."""
     for j in range(count):
         rows[j].excess = np.inf
     for _ in range(_MOST_STEPS):
@@ -134,7 +134,7 @@ def climb(v, rows, count):  # type: ignore[no-untyped-def]
 
 @njit
 def normaliser(row):  # type: ignore[no-untyped-def]
-    """A, or the bound of it."""
+    """A, or its current lower bound."""
     return row.origin if row.constant == 1.0 else row.origin + row.k
 
 
@@ -145,7 +145,7 @@ def _start_at(row, a):  # type: ignore[no-untyped-def]
 
 @njit(error_model="numpy")
 def _shrunk(count, epsilon, k):  # type: ignore[no-untyped-def]
-    """(1 − N^{−ε})/ε; ln N at ε = 0."""
+    """(1 − N^{−ε})/ε for N = `count`; ln N at ε = 0."""
     if epsilon > _SMALL:
         return (1.0 - fast.exp(-epsilon * fast.log(count))) * k
     return math.log(count) if epsilon == 0.0 else -math.expm1(-epsilon * math.log(count)) * k
@@ -155,7 +155,7 @@ def _shrunk(count, epsilon, k):  # type: ignore[no-untyped-def]
 def _excess(mass, epsilon, k):  # type: ignore[no-untyped-def]
     """(1 − S^{−ε})/ε of the mass S, or ln S at ε = 0.
 
-    For S < 4 a Padé approximant replaces it, which is exact at ε = 1 and never above it: no step overshoots.
+    For S < 4 a Padé approximant replaces it, exact at ε = 1 and never above the formula: no step overshoots.
     """
     if mass < 4.0 and epsilon != 0.0:
         x = mass - 1.0
@@ -165,7 +165,7 @@ def _excess(mass, epsilon, k):  # type: ignore[no-untyped-def]
 
 @njit(error_model="numpy")
 def _tolerance(epsilon, order, eps):  # type: ignore[no-untyped-def]
-    """A step leaves an error of order excess^min(k, 2), Σ p^{2−α} being Hölder of order k − 1; eps is small enough."""
+    """The excess E with E^min(k, 2) ≈ eps, the error after one more step: Σ p^{2−α} is Hölder of order k − 1."""
     if epsilon == 0.0:
         return np.finfo(np.float64).max  # one step is exact
     if epsilon <= 0.5:
@@ -175,9 +175,9 @@ def _tolerance(epsilon, order, eps):  # type: ignore[no-untyped-def]
 
 @njit
 def flat_normalisers(n):  # type: ignore[no-untyped-def]
-    """n, and A of n scores that are all 0 at α = 1 + 1/m, m = 1 … 4.
+    """An array of n and, for m = 1 … 4, A of n scores that are all 0 at α = 1 + 1/m.
 
-    With the mean of any n scores added it is a lower bound of their A, by Jensen's inequality: exp_{2−α} is convex.
+    The mean of any n scores plus this A is a lower bound of their A, by Jensen's inequality: exp_{2−α} is convex.
     """
     normalisers = np.empty(5)
     normalisers[0] = n

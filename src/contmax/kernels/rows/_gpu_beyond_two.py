@@ -1,14 +1,14 @@
-r"""α > 2, for rows of any length: in float64 and logarithms, as in `contmax.maps._sorted_support`, but without sorting.
+r"""α-entmax for α > 2, in float64 and logarithms as in `contmax.maps._sorted_support`, but without sorting rows.
 
-A tensor α may have values on both sides of 2, and looking at them would mean to wait for the device. So these kernels
-follow the ordinary ones at every tensor α, and a program leaves at once where its rows have α ≤ 2.
+A tensor α may have values on both sides of 2, and to read the values the host would wait for the device. So these
+kernels run after the ordinary kernels at every tensor α; programs whose rows have α ≤ 2 end at once.
 
-With ε = α − 1 all probabilities follow from the last point of the support, x_m, and its probability v:
+With ε = α − 1 all probabilities follow from x_m, the smallest score in the support, and its probability v:
 
     p_i(v) = (ε(x_i − x_m) + v^ε)^{1/ε}.
 
-The sum of p_i(0) over the scores above x_m grows as x_m falls, and x_m is the smallest score at which it is below 1: it
-is found by bisection over all float32 numbers, 32 readings of the row. Newton's method then finds ln v.
+The sum of p_i(0) over the scores above x_m grows as x_m falls, and x_m is the smallest score at which this sum is below
+1. Bisection over all float32 numbers finds x_m in 32 readings of the row. Newton's method then finds ln v.
 """
 
 import triton
@@ -17,14 +17,14 @@ import triton.language as tl
 from contmax.kernels.rows._gpu_lists import load_chunk
 from contmax.kernels.rows._gpu_rows import row_offsets
 
-_NEWTON_STEPS = tl.constexpr(14)  # twice as many as the worst case that was found
-# A logarithm whose exponential is 0.
+_NEWTON_STEPS = tl.constexpr(14)  # twice the worst case found
+# Stands for ln 0: its exponential is 0.
 _LOG_ZERO = tl.constexpr(-1e5)
 
 
 @triton.jit
 def log_probability(x, lowest, log_v, epsilon):
-    """ln p_i(v) where x_i ≥ x_m, for ln v or _LOG_ZERO; elsewhere _LOG_ZERO."""
+    """ln p_i(v) of scores x_i ≥ x_m = `lowest`, else _LOG_ZERO; for v = 0, `log_v` is _LOG_ZERO."""
     above = x > lowest
     log_base = tl.where(above, tl.log(tl.where(above, x - lowest, 1.0) * epsilon) / epsilon, _LOG_ZERO)
     distance = tl.minimum(tl.abs(log_v - log_base), 1e4)
@@ -46,14 +46,14 @@ def mass_and_slope(X, M, at, mask_at, n, lowest, log_v, epsilon, HAS_MASK: tl.co
 
 @triton.jit
 def key_of(bits):
-    """The bits of a float32 as an integer in the order of the numbers, and back."""
+    """Map the bits of a float32 to an int32 that sorts as the floats do; the map is its own inverse."""
     return bits ^ ((bits >> 31) & 0x7FFFFFFF)
 
 
 @triton.jit
 def last_in_support(X, M, at, mask_at, n, top, epsilon, HAS_MASK: tl.constexpr, CHUNK: tl.constexpr):
     """x_m, the smallest score with Σ p_i(0) < 1 over the scores above it."""
-    high = key_of(top.to(tl.float32).to(tl.int32, bitcast=True)).to(tl.int64)  # the sum is 0
+    high = key_of(top.to(tl.float32).to(tl.int32, bitcast=True)).to(tl.int64)  # at the maximum the sum is 0
     low = tl.zeros_like(high) - 2139095041  # the key of −inf, where the sum is not below 1
     for _ in range(32):
         middle = (low + high) >> 1
@@ -75,7 +75,7 @@ def last_log_probability(X, M, at, mask_at, n, lowest, epsilon, HAS_MASK: tl.con
     """ln v with Σ p_i(v) = 1, by Newton's method on the logarithm of Σ (p_i(v) − p_i(0)) within a bracket."""
     base = mass_and_slope(X, M, at, mask_at, n, lowest, epsilon * 0.0 + _LOG_ZERO, epsilon, HAS_MASK, CHUNK)[0]
     room = tl.maximum(1.0 - base, 1e-300)
-    # The last point grows by v, and no other grows by more; there are fewer than e²² points.
+    # From v = 0 on, p_m grows by v, and no p_i by more. With fewer than e²² points, room/e²² ≤ v ≤ room.
     high = tl.log(room)
     low = high - 22.0
     log_v = high
@@ -95,7 +95,7 @@ def forward_beyond_two(
     X, M, A, P, OMEGA, rows, n, size_b, size_c, xa, xb, xc, ma, mb, mc,
     HAS_MASK: tl.constexpr, NEEDS_OMEGA: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
-    """p of the rows with α > 2, and Ω* less the maximum where it is needed; other rows stay as they are."""
+    """Store p of rows with α > 2, and Ω* − max x if NEEDS_OMEGA; other rows stay unchanged."""
     for i in range(ROWS):
         r = tl.program_id(0) * ROWS + i
         alpha = tl.load(A + r, mask=r < rows, other=1.0).to(tl.float64)
@@ -109,7 +109,7 @@ def forward_beyond_two(
                 maxima = tl.maximum(maxima, tl.where(x == x, x, -float("inf")))
                 broken = tl.maximum(broken, (x != x).to(tl.int32))
             top = tl.max(maxima, 0)
-            # The ordinary kernel has written zeros or NaN for the other rows.
+            # Fully masked rows and rows with NaN or +inf have zeros or NaN from the ordinary kernel.
             if (tl.max(broken, 0) == 0) & (tl.abs(top) < float("inf")):
                 lowest = last_in_support(X, M, at, mask_at, n, top, epsilon, HAS_MASK, CHUNK)
                 log_v = last_log_probability(X, M, at, mask_at, n, lowest, epsilon, HAS_MASK, CHUNK)
@@ -139,7 +139,7 @@ def curvature_of(log_p, y):
 
 @triton.jit
 def moved_by_alpha(p, log_p, log_s, last_log_p, epsilon):
-    """s (D − D_j), the movement of p with α before it is centred, j the last point; forms as in `maps._jacobian`."""
+    """s (D − D_j) with j the last point: minus ∂p/∂α before centring, by the formulas of `maps._jacobian`."""
     y, last = epsilon * log_p, epsilon * last_log_p
     near = tl.maximum(tl.abs(y), tl.abs(last)) <= 1.0
     difference = curvature_of(log_p, y) - curvature_of(last_log_p, last)
@@ -150,7 +150,7 @@ def moved_by_alpha(p, log_p, log_s, last_log_p, epsilon):
 
 @triton.jit
 def load_support(P, G, here, at, gn, start, n, anchor, alpha, CHUNK: tl.constexpr):
-    """Of a chunk, in float64: p, ln p, ln s, g less the anchor, and ln s|g − anchor|; off the support s is 0."""
+    """p, ln p, ln s, g − anchor and ln s|g − anchor| of a chunk, in float64, where s = p^{2−α}, 0 off the support."""
     columns = start + tl.arange(0, CHUNK)
     p = tl.load(P + here + columns, mask=columns < n, other=0.0).to(tl.float64)
     inside = p > 0.0
@@ -167,9 +167,9 @@ def backward_beyond_two(
     P, G, A, DX, DA, rows, n, size_b, size_c, ga, gb, gc, gn, largest,
     NEEDS_ALPHA: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of the rows with α > 2: s = p^{2−α} relative to its largest value, as in `contmax.maps._jacobian`.
+    """Store gradients of rows with α > 2: s = p^{2−α} relative to its largest value, as in `contmax.maps._jacobian`.
 
-    The anchor is a point of smallest p, and all numbers y stand for y e^Λ, the largest of them being 1.
+    The anchor is g at a point of smallest p. y is s (g − anchor) e^{−Λ}, with Λ such that max |y| = 1.
     """
     for i in range(ROWS):
         r = tl.program_id(0) * ROWS + i

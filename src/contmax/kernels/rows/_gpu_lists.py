@@ -1,10 +1,10 @@
-"""Candidate lists of rows that do not fit on the chip: many programs read a row once, and list what may have mass.
+"""Candidate lists of rows that do not fit on the chip: many programs read a row once, and list scores above a bound.
 
-The threshold of any part of a row is a lower bound of the row's own. A program of one warp reads a slice of a row tile
-by tile, and remembers the largest score that each of its threads has met. The threshold of these 32 scores is a bound
-that grows as the program reads. Scores above the bound are listed, among them all that have mass in the row. Together
-the lists of a row are a short row (`_gpu_long_rows`). A list that overflows (flat rows, α ≤ 1) has a count above its
-capacity.
+The threshold of any part of a row is a lower bound of the row's threshold. A program of one warp reads a slice of a row
+tile by tile, and remembers the largest score that each of its threads has met. The threshold of these 32 scores is a
+lower bound that grows as the program reads. The program lists the scores above this bound, among them all scores with
+mass. Together the lists of a row form a short row (`_gpu_long_rows`). A list that overflows (flat rows, α ≤ 1) has a
+count above its capacity.
 """
 
 import triton
@@ -14,7 +14,7 @@ from contmax.kernels.rows._gpu_row_loss import soft_sums
 from contmax.kernels.rows._gpu_rows import epsilon_of_rows, row_offsets
 from contmax.kernels.rows._gpu_solve import below, climb
 
-# Up to this many scores of a tile a thread lists one after the other.
+# If no thread has more scores of a tile to list, each thread lists its scores one by one.
 _FEW_OF_A_THREAD = tl.constexpr(3)
 # The relative rounding error of a sum and a difference in float32, with a margin.
 _LAST_BITS = tl.constexpr(2.4e-7)
@@ -22,7 +22,7 @@ _LAST_BITS = tl.constexpr(2.4e-7)
 
 @triton.jit
 def load_chunk(X, M, at, mask_at, start, n, HAS_MASK: tl.constexpr, CHUNK: tl.constexpr):
-    """Scores start … start + CHUNK of one row in float32, −inf where masked or outside."""
+    """Scores start … start + CHUNK − 1 of a row in float32, −inf where masked or past its end."""
     columns = start + tl.arange(0, CHUNK)
     inside = columns < n
     if HAS_MASK:
@@ -32,7 +32,7 @@ def load_chunk(X, M, at, mask_at, start, n, HAS_MASK: tl.constexpr, CHUNK: tl.co
 
 @triton.jit
 def by_threads(x, VECTOR: tl.constexpr):
-    """A tile as (turns, 32, VECTOR): each thread of a warp holds VECTOR numbers side by side in each turn."""
+    """A tile as (turns, 32, VECTOR): in each turn, each thread of a warp loads VECTOR neighbouring numbers."""
     return tl.reshape(x, [x.shape[0] // (32 * VECTOR), 32, VECTOR])
 
 
@@ -45,9 +45,9 @@ def largest_of_threads(x, VECTOR: tl.constexpr):
 @triton.jit
 def append(VALUES, PLACES, first, count, x, bound, column, CAPACITY: tl.constexpr, VECTOR: tl.constexpr,
            HAS_PLACES: tl.constexpr):  # fmt: skip
-    """List the scores of a tile that are above a bound, from `count` on, and their places; returns the new count.
+    """Append the scores of a tile above a bound, and their places, to a list of `count` scores; returns the new count.
 
-    Where every thread has few of them, each thread lists one at a time: no number moves between threads.
+    If no thread has many of these scores, each thread appends its own, so that no score moves between threads.
     """
     columns = column + tl.arange(0, x.shape[0])
     above = x > bound
@@ -58,7 +58,7 @@ def append(VALUES, PLACES, first, count, x, bound, column, CAPACITY: tl.constexp
             largest = tl.max(tl.max(held, 2), 0)
             found = (largest > -float("inf")).to(tl.int32)
             place = count + tl.cumsum(found, 0) - 1
-            # Of equal scores the first one.
+            # Take the first of equal scores.
             where = tl.where(held == largest[None, :, None], at, 2147483647)
             where = tl.min(tl.min(where, 2), 0)
             fits = (found > 0) & (place < CAPACITY)
@@ -84,12 +84,12 @@ def list_scores(
     K: tl.constexpr, PER_ROW: tl.constexpr, HAS_MASK: tl.constexpr, IS_MAP: tl.constexpr, IS_SOFT: tl.constexpr,
     SLICE: tl.constexpr, CHUNK: tl.constexpr, CAPACITY: tl.constexpr, VECTOR: tl.constexpr,
 ):  # fmt: skip
-    """List the scores of a slice that may have mass; for a map also list their places, and clear p.
+    """List the scores of a slice that may have mass; for a map also list their places, and write zeros to p.
 
-    PEAKS gets two numbers of each slice: its maximum, NaN if the slice has a NaN or +inf, and a lower bound of
-    maximum + A. For a loss the maxima of tiles go into the STATISTICS of the row. Soft targets Q are read along:
-    SUMS gets the three sums of `soft_sums` of each slice, whether a target is impossible, and the score from which the
-    third sum counts.
+    PEAKS gets two numbers per slice: its maximum, NaN if the slice has a NaN or +inf, and a lower bound of
+    maximum + A. For a loss, STATISTICS gets the maxima of tiles. For soft targets Q, SUMS gets five numbers per slice:
+    the three sums of `soft_sums`, whether a target is impossible, and the score that was subtracted from all scores in
+    the third sum.
     """
     r, slice_ = tl.program_id(0), tl.program_id(0) * tl.num_programs(1) + tl.program_id(1)
     row = r + tl.arange(0, 1)
@@ -122,26 +122,26 @@ def list_scores(
             met = tl.maximum(top, tile_maximum)
             met = tl.where(met == -float("inf"), 0.0, met)
             more = soft_sums(y_soft[None, :], (x - met)[None, :], epsilon, K)
-            # Scores count from the maximum met so far, so the sum moves with it.
+            # `product` is relative to the largest score so far: shift the sum of the earlier tiles to it.
             product += mass * (origin - met) + more[2]
             origin = met
             mass += more[0]
             bits += more[1]
             impossible = tl.maximum(impossible, more[3])
         top = tl.maximum(top, tile_maximum)
-        # Overflowing lists are never read; stop appending.
+        # Stop appending to a list that overflowed: the row will be read again.
         if (tile_maximum > bound) & (count <= CAPACITY):
             largest = tl.maximum(largest, of_threads)
             y = below(largest[None, :], tl.zeros([1], tl.float32) + top)
             normaliser = tl.maximum(absolute - top, 0.0)
             t = 1.0 - epsilon * normaliser
-            # A of these scores to four digits; K as `solve_long_rows` chooses it.
+            # A of the threads' largest scores to four digits, with K as in `solve_long_rows`.
             if PER_ROW and tl.min(tl.abs(epsilon), 0) >= 0.1:
                 normaliser, _ = climb(y, epsilon, normaliser, t, 0, True)
             else:
                 normaliser, _ = climb(y, epsilon, normaliser, t, K, True)
-            # Lower by the rounding error, so that no score with mass is lost: also where scores are so large that all
-            # scores with mass are equal, or that A is less than the distance between neighbouring numbers.
+            # Subtract the rounding error, so that no score with mass is lost, even where scores are so large that all
+            # scores with mass are equal, or that A is less than the spacing of floats.
             absolute = top + normaliser - _LAST_BITS * tl.abs(top)
             threshold = absolute - reach - (1e-5 if K > 0 else 1e-3) * (1.0 + normaliser)
             bound = tl.max(tl.where(reaches, threshold, -float("inf")), 0)
@@ -163,7 +163,7 @@ def list_support(
     P, DX, MASSES, PLACES, COUNTS, n,
     SLICE: tl.constexpr, CHUNK: tl.constexpr, CAPACITY: tl.constexpr, VECTOR: tl.constexpr,
 ):  # fmt: skip
-    """List the support of a slice, and clear its gradient; a NaN overflows the list."""
+    """List the support of a slice of p, and write zeros to its gradient; a NaN in p makes the list overflow."""
     here = tl.program_id(0).to(tl.int64) * n
     slice_ = tl.program_id(0) * tl.num_programs(1) + tl.program_id(1)
     first = slice_.to(tl.int64) * CAPACITY
@@ -183,7 +183,7 @@ def list_support(
 
 @triton.jit
 def listed_slots(COUNTS, r, slices, CAPACITY: tl.constexpr, SLICES: tl.constexpr, SLOTS: tl.constexpr):
-    """The slots of all lists of row r, each (SLICES·SLOTS,): whether it holds a score, its index, and its slice."""
+    """For each slot of the lists of row r, (SLICES·SLOTS,): does it hold a score, its index in memory, its slice."""
     slot = tl.arange(0, SLICES * SLOTS)
     slice_ = slot // SLOTS
     count = tl.load(COUNTS + r * slices + slice_, mask=slice_ < slices, other=0)

@@ -1,6 +1,6 @@
 """Rows that do not fit on the chip: forward and backward from their candidate lists (`_gpu_lists`).
 
-Rows with a list that overflowed are read again, once for each step of Newton's method.
+Rows with a list that overflowed are read again: once per step of Newton's method, and three times in the backward pass.
 """
 
 import triton
@@ -34,8 +34,8 @@ def chunk_sums(
     X, M, at, mask_at, n, top, t, epsilon,
     K: tl.constexpr, ROUGH: tl.constexpr, HAS_MASK: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
-    """Sums of weights, of escorts and of weights times y over a whole row, each (1,)."""
-    # Threads wait for each other once, at the end.
+    """Sums of weights, of escorts and of weights times scores less `top` over a whole row, each (1,)."""
+    # Reduce once, at the end, so that threads wait for each other once.
     total = tl.zeros([1, CHUNK], tl.float32)
     slope = tl.zeros([1, CHUNK], tl.float32)
     product = tl.zeros([1, CHUNK], tl.float32)
@@ -50,7 +50,7 @@ def chunk_sums(
 
 @triton.jit
 def listed_scores(SCORES, listed, slot, top):
-    """The scores in these slots less their maximum, (1, slots)."""
+    """The scores in `slot` less the row's maximum `top`, (1, slots); NOTHING where not `listed`."""
     return below(tl.load(SCORES + slot, mask=listed, other=-float("inf")).to(tl.float32)[None, :], top)
 
 
@@ -60,7 +60,7 @@ def solve_listed(
     K: tl.constexpr, ROUGH: tl.constexpr, IS_MAP: tl.constexpr,
     SLICE: tl.constexpr, CAPACITY: tl.constexpr, SLICES: tl.constexpr, SLOTS: tl.constexpr,
 ):  # fmt: skip
-    """A and t of row r from its lists, and the sums of `chunk_sums`, each (1,); for a map, store p."""
+    """A and t of row r from its lists, and the sums of `chunk_sums`, each (1,); stores p if IS_MAP."""
     listed, slot, slice_ = listed_slots(COUNTS, r, slices, CAPACITY, SLICES, SLOTS)
     y = listed_scores(SCORES, listed, slot, top)
     normaliser, t, weight, total, slope = solved_from(y, epsilon, normaliser, t, K, ROUGH)
@@ -74,7 +74,7 @@ def solve_listed(
 
 @triton.jit
 def listed_soft_terms(SUMS, r, slices, top, epsilon, smoothing, K: tl.constexpr, SLICES: tl.constexpr):
-    """`soft_terms` of row r, (1,), from the sums of its slices."""
+    """`soft_terms` of row r, (1,) each, from the sums of its slices (SUMS of `list_scores`)."""
     each = tl.arange(0, SLICES)
     sums_at, exists = SUMS + 5 * (r * slices + each), each < slices
     masses = tl.load(sums_at, mask=exists, other=0.0)
@@ -96,7 +96,7 @@ def solve_long_rows(
     CHUNK: tl.constexpr, SLICE: tl.constexpr, CAPACITY: tl.constexpr, SLICES: tl.constexpr, SLOTS: tl.constexpr,
     SHORT: tl.constexpr,
 ):  # fmt: skip
-    """`solve_long_row` of each row: K = 0 costs less than K = −1, which a row with an α of its own needs next to 1."""
+    """Call `solve_long_row`: if PER_ROW, with K = −1 only for α next to 1, because K = 0 costs less."""
     row = tl.program_id(0) + tl.arange(0, 1)
     epsilon = epsilon_of_rows(A, fixed_epsilon, row, row >= 0, PER_ROW, 1)
     tensors = (X, M, Y, P, SCORES, PLACES, COUNTS, PEAKS, SUMS, STATISTICS, LOSS)
@@ -122,7 +122,7 @@ def solve_long_row(
     CHUNK: tl.constexpr, SLICE: tl.constexpr, CAPACITY: tl.constexpr, SLICES: tl.constexpr, SLOTS: tl.constexpr,
     SHORT: tl.constexpr,
 ):  # fmt: skip
-    """p of a row (its zeros are there already), with Ω* if NEEDS_OMEGA; or the loss of a row and its statistics.
+    """Store p on the support (`list_scores` wrote zeros), and Ω* − max x if NEEDS_OMEGA; or the loss and statistics.
 
     SLICES and SLOTS are powers of two that hold the slices of a row and the slots of a list; SHORT slots are enough for
     most lists.
@@ -156,7 +156,7 @@ def solve_long_row(
             *begun, K, ROUGH, IS_MAP, SLICE, CAPACITY, SLICES, SLOTS
         )  # fmt: skip
     else:
-        # A of the listed scores is a lower bound, close to A of all.
+        # A of the listed scores is a lower bound of the row's A, and close to it.
         listed, slot, _ = listed_slots(COUNTS, r, slices, CAPACITY, SLICES, SLOTS)
         normaliser, t = solve(listed_scores(SCORES, listed, slot, top), epsilon, normaliser, t, K, ROUGH)
         steps = 0
@@ -164,10 +164,10 @@ def solve_long_row(
         while climbing:
             total, slope, product = chunk_sums(X, M, at, mask_at, n, top, t, epsilon, K, ROUGH, HAS_MASK, CHUNK)
             step = newton_step(total, slope, normaliser, t, epsilon, K)
-            # One more reading after the last step gives the sums that belong to it.
+            # Read the row once more after the last step, for its sums.
             climbing = (not arriving) & (steps < 40)
             if not ROUGH and K != 1 and K <= 2:  # as in `solved_from`
-                # A step below the last digit of t (next to α = 1 of A) cannot remove the rest.
+                # End at a step that does not change t (next to α = 1, A), even if Σ p exceeds 1.
                 near = tl.abs(epsilon) < 0.1
                 moves_on = tl.where(near, normaliser + step != normaliser, t - epsilon * step != t)
                 left = moves_on & exceeds(total, normaliser, t, epsilon, K, ROUGH)
@@ -236,7 +236,7 @@ def backward_long_rows(
     CHUNK: tl.constexpr, SLICE: tl.constexpr, CAPACITY: tl.constexpr, SLICES: tl.constexpr, SLOTS: tl.constexpr,
     SHORT: tl.constexpr,
 ):  # fmt: skip
-    """s (g − ⟨g⟩) as in `backward_rows`; the zeros off the support are there already."""
+    """Store gradients, as `backward_rows` does; `list_support` wrote the zeros off the support."""
     r = tl.program_id(0)
     row = r + tl.arange(0, 1)
     here = r.to(tl.int64) * n
@@ -252,7 +252,7 @@ def backward_long_rows(
     elif (SHORT < SLOTS) & (longest <= CAPACITY):
         slope = fill_listed(*listed, K, NEEDS_ALPHA, ROUGH, SLICE, CAPACITY, SLICES, SLOTS)
     else:
-        # The anchor is the cotangent of the largest p; threads wait for each other once after each reading.
+        # The anchor is g at the largest p. Threads reduce, and so wait for each other, only after each reading.
         top, anchors = tl.zeros([CHUNK], tl.float32), tl.zeros([CHUNK], tl.float32)
         wrong = tl.zeros([CHUNK], tl.float32)
         for start in range(0, n, CHUNK):

@@ -1,8 +1,8 @@
 """Launches of the row kernels: α-entmax and its vector–Jacobian product, for every α > 0.
 
 Rows that fit on the chip take one launch each way (`_gpu_rows`), longer ones two (`_gpu_lists`, then `_gpu_long_rows`),
-and one more where an α may be more than 2 (`_gpu_beyond_two`). A launch is remembered for rows of one shape and layout,
-because on a GPU most of the time of a small map is Python's.
+and one more if an α may exceed 2 (`_gpu_beyond_two`). Launches are cached by shape and layout of rows, because Python
+takes most of the time of a small map on a GPU.
 """
 
 from typing import Any, NamedTuple
@@ -33,54 +33,54 @@ from contmax.kernels.rows._gpu_lists import list_scores, list_support
 from contmax.kernels.rows._gpu_long_rows import backward_long_rows, solve_long_rows
 from contmax.kernels.rows._gpu_rows import backward_rows, forward_rows
 
-# The longest rows that fit on the chip: with products for powers, with logarithms for powers, and backward.
+# The longest rows that fit on the chip: forward where powers are products, forward with logarithms, and backward.
 LONGEST_ON_CHIP, LONGEST_WITH_LOGARITHMS, LONGEST_BACKWARD = 32768, 16384, 8192
-# Kernels number the elements of a row in 32 bits, strides included.
+# Kernels compute the offset of an element within its row, column times stride, in 32 bits.
 TOO_FAR = 2**31
-# From this number of rows on, a program checks sixteen for α > 2, since hardly one has it.
+# With more rows than this, a program checks sixteen rows for α > 2, because few rows have it.
 _MANY_ROWS = 2048
 _CHUNK_BEYOND_TWO = 512
-# Registers of a thread that lists logits: with more, too few warps fit to hide the latency of reading.
+# The most registers per thread when listing logits: with more, too few warps fit to hide the latency of reading.
 _REGISTERS, _REGISTERS_WITH_SOFT_TARGETS = 80, 96
-# Sums over the targets of a slice: `list_scores`.
+# Numbers per slice in SUMS of `list_scores`.
 _SUMS_OF_SLICE = 5
 
 
 class Kind(NamedTuple):
-    """What is made of rows: with their shapes and layouts this selects a launch."""
+    """The operation on rows: with their shape and layout it selects a launch."""
 
-    alpha: float | None  # None where each row has its own
+    alpha: float | None  # None if each row has its own
     has_mask: bool
     needs_omega: bool = False
-    is_map: bool = True  # else losses
-    is_soft: bool = False  # whether the targets are
+    is_map: bool = True  # else a loss
+    is_soft: bool = False  # whether the loss has soft targets
     smoothing: float = 0.0
 
     @property
     def order(self) -> int:
-        """K as kernels take it."""
+        """K of the kernels (`_gpu_solve`)."""
         return -1 if self.alpha is None else order_of(self.alpha)
 
     @property
     def epsilon(self) -> float:
-        """ε = α − 1 with all its digits; rows with an α of their own do not use it."""
+        """ε = α − 1 in float64; 0, which kernels ignore, if each row has its own α."""
         return 0.0 if self.alpha is None else self.alpha - 1
 
 
 def entmax_rows(
     x: Tensor, alpha: float | Tensor, mask: Tensor | None, dtype: torch.dtype, *, needs_omega: bool
 ) -> tuple[Tensor, Tensor]:
-    """p along the last axis, and Ω* less the maximum of the scores where it is needed.
+    """p along the last axis, and Ω* − max x if `needs_omega`.
 
     Args:
         x: scores (*batch, n), float32 or half precision.
         alpha: α, a number, or one per row, (*batch, 1).
         mask: boolean, broadcastable to the scores, or None.
-        dtype: of p.
+        dtype: the dtype of p.
         needs_omega: whether the caller needs Ω*_α(x) − max x.
 
     Returns:
-        p (*batch, n), contiguous; Ω* − max x (*batch, 1) in float64, or p again where it is not needed.
+        p (*batch, n), contiguous; Ω* − max x (*batch, 1) in float64, or p again unless `needs_omega`.
     """
     p = empty_rows(x, dtype)
     omega = torch.empty((*x.shape[:-1], 1), dtype=torch.float64, device=x.device) if needs_omega else p
@@ -91,7 +91,7 @@ def entmax_rows(
 
 
 def _forward(x: Tensor, alpha: float | Tensor, mask: Tensor | None, p: Tensor, omega: Tensor | None) -> None:
-    """Write p, and Ω* less the maximum if there is memory for it."""
+    """Write p, and Ω* − max x if `omega` is given."""
     x = side_by_side(x)
     tensors, rows = as_rows(x, byte_mask(mask, x))
     has_mask, needs_omega, gain = mask is not None, omega is not None, p if omega is None else omega
@@ -108,9 +108,9 @@ def _forward(x: Tensor, alpha: float | Tensor, mask: Tensor | None, p: Tensor, o
 def solve_by_lists(
     x: Tensor, scores: tuple[Tensor, ...], rows: Rows, kind: Kind, others: tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
 ) -> None:
-    """Two launches for rows of x that do not fit on the chip, with scores and mask as kernels take them.
+    """Two launches for rows of x that do not fit on the chip; `scores` are the scores and the mask, from `as_rows`.
 
-    The others are α of each row, targets, p, statistics, and Ω* or losses; any tensor where the kind has none.
+    `others` are α of each row, targets, p, statistics, and Ω* or losses; any tensor in place of those not used.
     """
     per_row, target, p, statistics, result = others
     lists = lists_of(x, rows, keeps_places=kind.is_map, varied=kind.alpha is None)
@@ -126,13 +126,13 @@ def solve_by_lists(
 def entmax_rows_backward(
     p: Tensor, g: Tensor, alpha: float | Tensor, dtype: torch.dtype, needs_alpha: bool
 ) -> tuple[Tensor, Tensor]:
-    """The gradient of the scores, and of α for each row where it is needed.
+    """The gradient of the scores, and of α for each row if `needs_alpha`.
 
     Args:
         p: probabilities (*batch, n).
         g: their cotangent, (*batch, n).
         alpha: as for :func:`entmax_rows`.
-        dtype: of the scores.
+        dtype: the dtype of the scores.
         needs_alpha: whether the caller needs the gradient of α.
 
     Returns:
@@ -147,7 +147,7 @@ def entmax_rows_backward(
 
 
 def _backward(p: Tensor, g: Tensor, alpha: float | Tensor, grad: Tensor, grad_alpha: Tensor | None) -> None:
-    """Write the gradient of the scores, and of α if there is memory for it."""
+    """Write the gradient of the scores, and of α if `grad_alpha` is given."""
     needs_alpha = grad_alpha is not None
     if g.shape[-1] * g.stride(-1) >= TOO_FAR:
         g = g.contiguous()
@@ -168,14 +168,14 @@ def _backward(p: Tensor, g: Tensor, alpha: float | Tensor, grad: Tensor, grad_al
 
 
 class ReadyRows:
-    """Maps of eager scores of one shape, layout, dtype and device, for one α without a mask: one launch each way.
+    """α-entmax of eager scores of one shape, layout, dtype and device, for one α, unmasked: one launch each way.
 
     Args:
         forward: the launch that makes p from the scores.
         alpha: α.
-        dtype: of the scores.
+        dtype: the dtype of the scores.
         to: the dtype of p.
-        device: the number of the device.
+        device: the index of the device.
     """
 
     backend = Backend.TRITON
@@ -187,7 +187,7 @@ class ReadyRows:
         self._backward: dict[tuple[int, ...], ReadyLaunch | None] = {}
 
     def forward(self, x: Tensor) -> Tensor:
-        """p of such scores, contiguous."""
+        """p of scores x, contiguous."""
         if x.is_neg():  # the kernel reads memory as it is, and a negated copy has another layout
             return entmax_rows(x, self.alpha, None, self._to, needs_omega=False)[0]
         p = torch.empty_like(x) if self._keeps_dtype and x.is_contiguous() else empty_rows(x, self._to)
@@ -195,13 +195,13 @@ class ReadyRows:
         return p
 
     def backward(self, p: Tensor, g: Tensor) -> Tensor | None:
-        """The gradient of the scores, from p and its cotangent; None where one launch does not do."""
+        """The gradient of the scores from p and its cotangent; None if these tensors do not fit one launch."""
         strides = g.stride()
         try:
             launch = self._backward[strides]
         except KeyError:
             launch = self._backward[strides] = _ready_backward(g.shape, strides, self.alpha, self._device)
-        # Hooks of users may bring back another p than was saved.
+        # Saved-tensor hooks may return p with another dtype, layout or device.
         if p.dtype is not self._to or not p.is_contiguous() or p.get_device() != self._device:
             return None
         if launch is None or g.is_neg():
@@ -212,7 +212,7 @@ class ReadyRows:
 
 
 def ready(x: Tensor, alpha: float, dtype: torch.dtype) -> ReadyRows | None:
-    """Maps of scores like x to p in a dtype; None where more than one launch is needed, or another map."""
+    """`ReadyRows` from scores like x to p of `dtype`; None if α is 1 or > 2, or one launch cannot take such scores."""
     return _ready_rows(x.shape, x.stride(), x.dtype, dtype, x.get_device(), alpha)
 
 
@@ -232,7 +232,7 @@ def _ready_rows(
 
 
 def _ready_backward(shape: tuple[int, ...], strides: tuple[int, ...], alpha: float, device: int) -> ReadyLaunch | None:
-    """The launch for cotangents with these strides; None where it takes more."""
+    """The launch for cotangents with these strides; None if one launch cannot take them."""
     if shape[-1] > LONGEST_BACKWARD or shape[-1] * strides[-1] >= TOO_FAR:
         return None
     rows = rows_of(shape, (strides,))
@@ -244,15 +244,15 @@ def _ready_backward(shape: tuple[int, ...], strides: tuple[int, ...], alpha: flo
 
 
 def empty_rows(like: Tensor, dtype: torch.dtype) -> Tensor:
-    """Contiguous memory of the shape of `like`."""
+    """An uninitialised contiguous tensor of the shape of `like`."""
     if like.dtype == dtype and like.is_contiguous():
-        return torch.empty_like(like)  # options would take time
+        return torch.empty_like(like)  # quicker without options
     return torch.empty_like(like, dtype=dtype, memory_format=torch.contiguous_format)
 
 
 @cached(LAUNCHES)
 def forward_of_rows(rows: Rows, kind: Kind) -> Launch:
-    """Rows that fit on the chip."""
+    """The forward launch for rows that fit on the chip."""
     block = forward_block(rows.columns, kind.order)
     kinds = {"K": kind.order, "PER_ROW": kind.alpha is None, "HAS_MASK": kind.has_mask, "NEEDS_OMEGA": kind.needs_omega}
     kinds |= {"R": block.rows, "B": block.columns}
@@ -262,7 +262,7 @@ def forward_of_rows(rows: Rows, kind: Kind) -> Launch:
 
 @cached(LAUNCHES)
 def backward_of_rows(rows: Rows, step: int, kind: Kind, needs_alpha: bool) -> Launch:
-    """Cotangents in rows, their elements `step` apart."""
+    """The backward launch for rows that fit on the chip; `step` is the stride of cotangents along a row."""
     numbers = (rows.total, rows.columns, kind.epsilon, *rows.places, step)
     block = backward_block(rows.columns)
     kinds = {"K": kind.order, "PER_ROW": kind.alpha is None, "NEEDS_ALPHA": needs_alpha}
@@ -279,7 +279,7 @@ def _beyond_two(kernel: Any, rows: Rows, *numbers: float, **kinds: bool) -> Laun
 
 @cached(LAUNCHES)
 def _long_launches(rows: Rows, sizes: Sizes, kind: Kind, width: int) -> tuple[Launch, Launch]:
-    """The launch that lists scores with mass, and for a map clears p; and the one that solves the lists."""
+    """Launches of `list_scores` and `solve_long_rows`; `width` is the number of statistics per row."""
     kinds = {"K": kind.order, "PER_ROW": kind.alpha is None, "HAS_MASK": kind.has_mask}
     results = {"IS_MAP": kind.is_map, "IS_SOFT": kind.is_soft}
     registers = None if kind.is_map else _REGISTERS_WITH_SOFT_TARGETS if kind.is_soft else _REGISTERS
@@ -295,7 +295,7 @@ def _long_launches(rows: Rows, sizes: Sizes, kind: Kind, width: int) -> tuple[La
 def _long_backward_launches(
     rows: Rows, sizes: Sizes, step: int, kind: Kind, needs_alpha: bool
 ) -> tuple[Launch, Launch]:
-    """The launch that lists the support and clears the gradient, and the one that fills it in."""
+    """Launches of `list_support` and `backward_long_rows`; `step` is the stride of cotangents along a row."""
     list_them = Launch(list_support, (rows.total, sizes.slices), (rows.columns,), sizes.when_listing, 1)
     kinds = {"K": kind.order, "PER_ROW": kind.alpha is None, "NEEDS_ALPHA": needs_alpha} | sizes.when_solving
     numbers = (rows.columns, sizes.slices, kind.epsilon, *rows.places, step)
@@ -303,12 +303,12 @@ def _long_backward_launches(
 
 
 def _longest(kind: Kind) -> int:
-    """The longest rows that fit on the chip."""
+    """The longest rows that fit on the chip in a forward pass."""
     return LONGEST_ON_CHIP if kind.order > 0 else LONGEST_WITH_LOGARITHMS
 
 
 def _of_rows(alpha: float | Tensor, p: Tensor) -> float | Tensor:
-    """One α ≤ 2 for all rows, or one for each, (*batch, 1): the kernels for more than 2 read it from memory."""
+    """α as a number ≤ 2, or as a tensor of one α per row, (*batch, 1): kernels for α > 2 read it from memory."""
     if not isinstance(alpha, Tensor):
         return alpha if alpha <= 2 else p.new_full((*p.shape[:-1], 1), alpha, dtype=torch.float32)
     return alpha.expand(*p.shape[:-1], 1)

@@ -1,11 +1,11 @@
-"""Results of a row with a known normaliser: its loss, its statistics, and p̂ again from these in the backward pass.
+"""Losses and statistics of rows with known normaliser, and p̂ from the statistics in the backward pass.
 
 The statistics are four numbers and, for rows of several tiles, the maximum of each tile: the backward pass does not
-read tiles without mass. For soft targets the last is the factor of the targets.
+read tiles without mass. For soft targets the last is (1−s)/S, the factor of the targets.
 
-The loss of a row is Ω*(z) + (1−s)·(Ω(q) − ⟨z, q⟩) − s·⟨z, u⟩ with u uniform on the allowed classes, and its gradient is
-p̂ − (1−s)·q − s·u. The target q is a class, of which Ω is 0, or soft targets over their sum. Soft targets y ≥ 0 need not
-sum to 1. With S = Σ y and h(y) = log_{2−α} y = (y^ε − 1)/ε, smooth through ε = α − 1 = 0,
+With logits z and smoothing s, the loss of a row is Ω*(z) + (1−s)·(Ω(q) − ⟨z, q⟩) − s·⟨z, u⟩, u uniform on the allowed
+classes. Its gradient is p̂ − (1−s)·q − s·u. The target q is e_y for a class y, so that Ω(q) = 0, or y/S for soft
+targets y ≥ 0 with the sum S. With h(y) = log_{2−α} y = (y^ε − 1)/ε, smooth through ε = α − 1 = 0,
 
     Ω_α(y/S) = Σ (y/S) h(y/S) / α,      h(y/S) = S^{−ε} h(y) + h(1/S),
 
@@ -18,15 +18,15 @@ import triton.language as tl
 from contmax.kernels.rows._gpu_rows import inverse_cube_root
 from contmax.kernels.rows._gpu_solve import below, log, relative_weights
 
-# Powers of smaller weights are negligible, and their logarithms would need special cases.
+# `deformed_log` raises smaller numbers to this: their powers are negligible, and `log` takes no smaller numbers.
 _LEAST = tl.constexpr(1e-37)
-# From this distance from α = 1 on `contmax.deformed.tsallis_negentropy` uses the definition, in float32.
+# If |α − 1| is at least this, `contmax.deformed.tsallis_negentropy` uses Ω's definition in float32, else a stable form.
 _FAR_FROM_ONE = tl.constexpr(0.0186)
 
 
 @triton.jit
 def store_statistics(STATISTICS, r, exists, width, top, t, total, share):
-    """Store the statistics that give p̂ from the scores: maximum, t, 1/Σ weights, share of smoothing; each (R,)."""
+    """Store the first four statistics: maximum, t, 1/Σ weights, share of smoothing per allowed class; each (R,)."""
     at = STATISTICS + r.to(tl.int64) * width
     tl.store(at, top, mask=exists)
     tl.store(at + 1, t, mask=exists)
@@ -42,7 +42,7 @@ def probabilities(x, top, t, inverse, epsilon, K: tl.constexpr):
 
 @triton.jit
 def chunk_has_mass(highest, top, t, epsilon):
-    """Whether the maximum of a tile, (1,), may have mass in its row; a margin covers rounding."""
+    """Whether `highest`, (1,), the maximum of a tile, may have mass in its row; a margin covers rounding."""
     return tl.max(((epsilon <= 0.0) | ((highest - top) * epsilon + t > -1e-6)).to(tl.int32), 0) > 0
 
 
@@ -55,7 +55,7 @@ def store_loss(LOSS, r, exists, top, loss):
 
 @triton.jit
 def class_cost(X, M, Y, r, at, mask_at, exists, n, top, smoothing, HAS_MASK: tl.constexpr):
-    """−(1−s)·(z_y − max z), (R,): infinite where the class is masked, NaN where there is no such class."""
+    """−(1−s)·(z_y − max z), (R,): infinite if the class y is masked, NaN if y is not in 0 … n − 1."""
     y = tl.load(Y + r, mask=exists, other=0)
     known = exists & (y >= 0) & (y < n)
     allowed = known
@@ -89,10 +89,10 @@ def deformed_log(y, epsilon, K: tl.constexpr):
 
 @triton.jit
 def soft_sums(y, below, epsilon, K: tl.constexpr):
-    """Σ y, Σ y h(y), Σ y·`below` where that is finite, and whether a y > 0 has score −inf; each (R,)."""
+    """Σ y, Σ y h(y), Σ y·`below`, and whether a y > 0 has score −inf, each (R,); `below` is scores less a maximum."""
     has_target = y > 0.0
     possible = below > -float("inf")
-    # A NaN among the targets stays one.
+    # A NaN target stays NaN.
     bits = tl.where(has_target, y * deformed_log(tl.where(has_target, y, 1.0), epsilon, K), y * 0.0)
     product = tl.where(possible, y * below, 0.0)
     impossible = tl.max((has_target & (below == -float("inf"))).to(tl.int32), 1)
@@ -101,7 +101,7 @@ def soft_sums(y, below, epsilon, K: tl.constexpr):
 
 @triton.jit
 def soft_terms(mass, bits, product, impossible, epsilon, smoothing, K: tl.constexpr):
-    """Ω(q) − ⟨z, q⟩ for q = y/S and the factor of y in the gradient, (1−s)/S, negative where no score is finite."""
+    """(1−s)·(Ω(q) − ⟨z, q⟩) for q = y/S, from `soft_sums`; and (1−s)/S, negative if a y > 0 has score −inf."""
     mass = tl.where(mass == 0.0, 1.0, mass)
     shift = deformed_log((1.0 / mass)[:, None], epsilon, K)
     # S^{−ε} = 1 + ε h(1/S).
@@ -116,7 +116,7 @@ def soft_terms(mass, bits, product, impossible, epsilon, smoothing, K: tl.conste
 def slope_of_negentropy(y, scale, smoothing, epsilon, K: tl.constexpr):
     """∂Ω(q)/∂q at q = y/S for y > 0, else 0, (R, B); the scale of `soft_terms` and ε are (R,)."""
     q = y * (tl.abs(scale) / tl.where(smoothing < 1.0, 1.0 - smoothing, 1.0))[:, None]
-    # Along the simplex a constant changes nothing; this one makes the slope equal to that of the torch path.
+    # A constant does not change the slope along the simplex; this constant is the torch reference's.
     far = tl.abs(epsilon) >= _FAR_FROM_ONE
     constant = tl.where(far, 1.0 / tl.where(far, epsilon, 1.0), 1.0 / (1.0 + epsilon))
     return tl.where(q > 0.0, deformed_log(tl.where(q > 0.0, q, 1.0), epsilon, K) + constant[:, None], 0.0)

@@ -1,7 +1,7 @@
 """α-entmax over rows that fit on the chip: forward and backward, each with one reading of its arguments.
 
-Rows are addressed by three leading axes (a, b, c) with their own strides, so that slices, transposed heads and masks
-that are broadcast need no copy; along the row elements lie side by side.
+Rows are addressed by three leading axes (a, b, c) with their own strides, so slices, transposed heads and broadcast
+masks need no copy. The gradient is s (g − ⟨g⟩): s = p^{2−α}, and ⟨g⟩ is the mean of the cotangent g under s.
 """
 
 import triton
@@ -10,13 +10,13 @@ import triton.language as tl
 from contmax.kernels.gpu._instructions import quick_log2
 from contmax.kernels.rows._gpu_solve import below, conjugate, log, solved_weights, sums
 
-# Up to this many columns all cotangents are read: that takes less time than to wait for p.
+# Rows up to this many columns read all cotangents at once; wider rows wait for p, and read them where p > 0.
 _NARROW = tl.constexpr(128)
 
 
 @triton.jit
 def row_offsets(r, size_b, size_c, stride_a, stride_b, stride_c):
-    """The offsets of rows r."""
+    """The int64 offsets of rows r, from the sizes and strides of the axes a, b, c."""
     c, rest = r % size_c, r // size_c
     b, a = rest % size_b, rest // size_b
     return a.to(tl.int64) * stride_a + b.to(tl.int64) * stride_b + c.to(tl.int64) * stride_c
@@ -24,7 +24,7 @@ def row_offsets(r, size_b, size_c, stride_a, stride_b, stride_c):
 
 @triton.jit
 def load_rows(X, M, at, mask_at, inside, columns, HAS_MASK: tl.constexpr):
-    """Scores (R, B) in float32, −inf where masked or outside."""
+    """Scores (R, B) in float32, −inf where masked or past the end of a row."""
     if HAS_MASK:
         inside = inside & (tl.load(M + mask_at[:, None] + columns[None, :], mask=inside, other=0) != 0)
     return tl.load(X + at[:, None] + columns[None, :], mask=inside, other=-float("inf")).to(tl.float32)
@@ -32,7 +32,7 @@ def load_rows(X, M, at, mask_at, inside, columns, HAS_MASK: tl.constexpr):
 
 @triton.jit
 def epsilon_of_rows(A, epsilon, r, inside, PER_ROW: tl.constexpr, R: tl.constexpr):
-    """ε = α − 1 of rows r, (R,): one number each, or one for all; 1 where α > 2, which `_gpu_beyond_two` overwrites."""
+    """ε = α − 1 of rows r, (R,), with α from A if PER_ROW; 1 if α > 2: `_gpu_beyond_two` overwrites these rows."""
     if PER_ROW:
         alpha = tl.load(A + r, mask=inside, other=1.5).to(tl.float32)
         return tl.where(alpha > 2.0, 1.0, alpha - 1.0)
@@ -47,7 +47,7 @@ def forward_rows(
     K: tl.constexpr, PER_ROW: tl.constexpr, HAS_MASK: tl.constexpr, NEEDS_OMEGA: tl.constexpr,
     R: tl.constexpr, B: tl.constexpr,
 ):  # fmt: skip
-    """p of rows, and Ω* less the maximum of the scores where NEEDS_OMEGA."""
+    """Store p of R rows, and Ω* − max x if NEEDS_OMEGA."""
     r = tl.program_id(0) * R + tl.arange(0, R)
     columns = tl.arange(0, B)
     exists = r < rows
@@ -59,18 +59,18 @@ def forward_rows(
     y = below(x, top)
     epsilon = epsilon_of_rows(A, fixed_epsilon, r, exists, PER_ROW, R)
     ROUGH: tl.constexpr = (P.dtype.element_ty.primitive_bitwidth == 16) and not NEEDS_OMEGA
-    # K = 0 costs less than K = −1, which of the rows with an α each only those next to α = 1 need.
+    # K = 0 costs less than K = −1, which only rows with |α − 1| < 0.1 need.
     if PER_ROW and tl.min(tl.abs(epsilon), 0) >= 0.1:
         normaliser, t, weight, total, slope = solved_weights(y, epsilon, 0, ROUGH, B)
     else:
         normaliser, t, weight, total, slope = solved_weights(y, epsilon, K, ROUGH, B)
-    # An empty row has no mass, and keeps none; a row with NaN has a NaN threshold, but weights without.
+    # A fully masked row gets zeros. In a row with a NaN only t is NaN, not the weights: adding t·0 makes p NaN.
     p = tl.fma(weight, (1.0 / tl.where(total > 0.0, total, 1.0))[:, None], (t * 0.0)[:, None])
     tl.store(P + r.to(tl.int64)[:, None] * n + columns[None, :], p.to(P.dtype.element_ty), mask=inside)
     if NEEDS_OMEGA:
         product = tl.sum(tl.where(weight > 0.0, weight * y, 0.0), 1)
         gain = conjugate(product, total, slope, normaliser, t, epsilon, K)
-        # A maximum that is not a number makes NaN of its difference from itself.
+        # top − top is NaN if the maximum is NaN or +inf.
         gain = tl.where(top == -float("inf"), top, gain + (top - top))
         tl.store(OMEGA + r, gain.to(tl.float64), mask=exists)
 
@@ -124,15 +124,18 @@ def curvature(p, epsilon, ROUGH: tl.constexpr = False):
 
 @triton.jit
 def unbiased(along, rest, rates, mass):
-    """Σ s D (g − ⟨g⟩) without the rounding error of ⟨g⟩, which D would amplify: `rest` is Σ s (g − ⟨g⟩), exactly 0."""
+    """`along` = Σ s D (g − ⟨g⟩) without the rounding error of ⟨g⟩, from `rest` = Σ s (g − ⟨g⟩), 0 but for rounding.
+
+    `rates` is Σ s D, `mass` Σ s; each is (R,).
+    """
     return along - rest * (rates / tl.where(mass > 0.0, mass, 1.0))
 
 
 @triton.jit
 def pulled_back(p, g, epsilon, K: tl.constexpr, ROUGH: tl.constexpr, NEEDS_ALPHA: tl.constexpr):
-    """s (g − ⟨g⟩) of p and its cotangent, (R, B), 0 off the support; and −Σ s D (g − ⟨g⟩), (R,), where NEEDS_ALPHA."""
+    """s (g − ⟨g⟩) from p and g, (R, B), 0 off the support; −Σ s D (g − ⟨g⟩), (R,), D = `curvature`, if NEEDS_ALPHA."""
     s = escort_of(p, epsilon, K, ROUGH)
-    # Relative to the point of largest weight: where that has nearly all the mass, g − ⟨g⟩ would cancel.
+    # Take g relative to its value at the largest p: where one point has nearly all the mass, g − ⟨g⟩ would cancel.
     anchor = tl.max(tl.where(p == tl.max(p, 1)[:, None], g, -float("inf")), 1)
     centred = tl.where(p > 0.0, g - anchor[:, None], 0.0)
     mass, moment = sums(s, s * centred)
@@ -150,10 +153,7 @@ def backward_rows(
     P, G, DX, A, DA, rows, n, fixed_epsilon, size_b, size_c, ga, gb, gc, gn,
     K: tl.constexpr, PER_ROW: tl.constexpr, NEEDS_ALPHA: tl.constexpr, R: tl.constexpr, B: tl.constexpr,
 ):  # fmt: skip
-    """s (g − ⟨g⟩), s = p^{2−α}, ⟨g⟩ its mean under s; and −Σ s D (g − ⟨g⟩) for α.
-
-    Cotangents of wide rows are read only where p > 0.
-    """
+    """Store the gradients of R rows (`pulled_back`). Cotangents of wide rows are read only where p > 0."""
     r = tl.program_id(0) * R + tl.arange(0, R)
     columns = tl.arange(0, B)
     exists = r < rows
@@ -173,7 +173,7 @@ def backward_rows(
 
 @triton.jit
 def saturated(x, OUT):
-    """x, no larger than the dtype of the output can hold; NaN stays NaN."""
+    """x clamped to ±65504 if OUT is float16, else x; NaN stays NaN."""
     if OUT.dtype.element_ty == tl.float16:
         return tl.where(x == x, tl.minimum(tl.maximum(x, -65504.0), 65504.0), x)
     else:

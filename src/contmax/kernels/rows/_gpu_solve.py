@@ -1,17 +1,14 @@
 r"""The normaliser A of rows of scores that are on the chip, and the mass of each score.
 
-With ε = α − 1, k = 1/ε and scores y ≤ 0 less their maximum, p = [1 + ε(y − A)]₊ᵏ = [t + εy]₊ᵏ, t = 1 − εA = p_max^ε.
-Scores at and below the threshold τ = A − k have no mass. Near α = 1 the digits would be lost in t, and p relative to
-the largest keeps them:
+With ε = α − 1, k = 1/ε and scores y ≤ 0 less their maximum, p = [1 + ε(y − A)]₊ᵏ = uᵏ: the root is u = [t + εy]₊ with
+t = 1 − εA = p_max^ε, the escort p^{2−α} = u^{k−1}. Scores at and below the threshold τ = A − k have no mass. For
+K ≤ 0 the kernels compute p / p_max = [1 + ε y/t]₊ᵏ instead, which near α = 1 depends less on the rounding of t. In both
+forms the weights are divided by their sum in the end, and need no exact A. Newton's method finds A on the power mean,
+as in `contmax.maps._threshold`.
 
-    p / p_max = [1 + c y]₊ᵏ,      c = ε/t.
-
-Either way the weights are divided by their sum, and need no exact A. Newton's method finds A on the power mean, as in
-`contmax.maps._threshold`.
-
-Rows lie along the first axis of a block, (R, B). K is k where that is a small integer, and powers are products. Any
-other α in (0, 2] takes one logarithm and one exponential per score: K = 0 where α is not next to 1, K = −1 where it may
-be. ROUGH weights, good to four digits, cost half as much: enough for bounds, and for half precision.
+Rows lie along the first axis of a block, (R, B). K is k if k is 1, 2, 3 or 4, where powers are products. Any other α
+in (0, 2] takes one logarithm and one exponential per score: K = 0 if |α − 1| ≥ 0.1, K = −1 if α may be closer to 1.
+ROUGH weights, good to four digits, cost half as much: enough for bounds, and for half precision.
 """
 
 import triton
@@ -22,21 +19,21 @@ from contmax.kernels.gpu._instructions import quick_log2, quick_power
 # Scores at or below this number are masked.
 NOTHING = tl.constexpr(-1.0e30)
 _MOST_STEPS = tl.constexpr(40)
-# Newton's next error is about the square of the last; not so at α = 2, where p has a kink.
+# `climb` ends at steps up to this times t: the next error is about the step's square, except at α = 2 (p has a kink).
 _LAST_STEP = tl.constexpr(3e-4)
 _LAST_STEP_ROUGH = tl.constexpr(3e-3)
 _LAST_STEP_LINEAR = tl.constexpr(3e-7)
-# The most by which Σ p may exceed 1 before the last step, and in float32 after it.
+# The most by which Σ p may exceed 1: before the last step if ROUGH, else after it.
 _LAST_MASS_ROUGH = tl.constexpr(2e-2)
 _LAST_MASS = tl.constexpr(4e-6)
-# Roots up to this share of the largest are 0 but for rounding. At α = 2 the gradient jumps where the threshold meets a
-# score, as it does in rows of tied scores: a score that rounding leaves above the threshold would change the gradient.
+# Roots up to this multiple of the largest root count as 0. At α = 2 the gradient jumps where the threshold equals a
+# score, as it may in rows of tied scores: a score that rounding lifts above the threshold would change the gradient.
 AT_THRESHOLD = tl.constexpr(4e-7)
 
 
 @triton.jit
 def below(x, top):
-    """Scores (R, B) less the maximum of their row, (R,), and masked ones NOTHING; NaN stays NaN."""
+    """Scores (R, B) less `top`, the maxima of their rows, (R,); masked scores become NOTHING, NaN stays NaN."""
     y = x - tl.where(top == -float("inf"), 0.0, top)[:, None]
     return tl.where(y < NOTHING, NOTHING, y)
 
@@ -66,7 +63,7 @@ def rough_log(u):
 
 @triton.jit
 def log1p(w):
-    """ln(1 + w) for w > −1; at −1 a finite number without meaning."""
+    """ln(1 + w) for w > −1; at w = −1 finite but meaningless."""
     u = 1.0 + w
     lost = tl.where(tl.abs(w) < 0.5, w - (u - 1.0), 0.0)  # the rounding error of 1 + w
     return tl.fma(lost, 2.0 - u, log(tl.maximum(u, 1e-37)))
@@ -81,7 +78,7 @@ def expm1_ratio(x):
 
 @triton.jit
 def log1p_series(w):
-    """ln(1 + w)/w = 1 − w/2 + w²/3 − …"""
+    """1 − w/2 + w²/3, which is ln(1 + w)/w for small w."""
     return tl.fma(-w, tl.fma(w, -0.33333333, 0.5), 1.0)
 
 
@@ -95,7 +92,7 @@ def log1p_ratio(w, epsilon, v):
 
 @triton.jit
 def rough_escort(w, v, epsilon):
-    """(1 + w)^{1/ε−1} to four digits, where w = ε v ≥ −1; ε is (R,)."""
+    """(1 + w)^{1/ε−1} to four digits for w = ε v ≥ −1, (R, B); ε is (R,)."""
     log_u = rough_log(tl.maximum(1.0 + w, 1e-37))
     small = tl.abs(epsilon) < 1e-3
     curved = log_u * (1.0 / tl.where(small, 1.0, epsilon))[:, None]
@@ -122,9 +119,9 @@ def powers_of_roots(u, epsilon, K: tl.constexpr):
 
 @triton.jit
 def powers_of_pairs(u, K: tl.constexpr):
-    """u^k and u^{k−1} of roots u ≥ 0, (R, B), added up for neighbours, (R, B/2) each; K is 2, 3 or 4.
+    """u^k and u^{k−1} of roots u ≥ 0, (R, B), each summed over pairs of neighbours, (R, B/2); K is 2, 3 or 4.
 
-    Half of the products are contracted into sums here, by hand: the compiler must not contract (`gpu/README.md`).
+    Half of the products are fused into sums by `tl.fma`, because the compiler must not fuse them (`gpu/README.md`).
     """
     left, right = tl.split(tl.reshape(u, [u.shape[0], u.shape[1] // 2, 2]))
     if K == 2:
@@ -147,7 +144,7 @@ def relative_weights(y, t, epsilon, K: tl.constexpr, ROUGH: tl.constexpr = False
     elif K > 0:
         return powers_of_roots(tl.maximum(tl.fma(y, epsilon[:, None], t[:, None]), 0.0), epsilon, K)
     elif K == 0 and ROUGH:
-        # Masked scores have no mass: their root is 0 where ε > 0, else 1e20 or more, of which powers below −2 are 0.
+        # Masked scores get no mass: their root is 0 for ε > 0, else ≥ 1e20, and the exponent < −2 then takes it to 0.
         return powers_of_roots(tl.maximum(tl.fma(y, (epsilon / t)[:, None], 1.0), 0.0), epsilon, K)
     else:
         v = y * (1.0 / t)[:, None]
@@ -172,9 +169,9 @@ def sums(weight, escort):
 
 @triton.jit
 def shrinking(total, K: tl.constexpr):
-    """1 − S^{−1/K}, with an error up to 2e-7, in the fewest instructions: a short row has no work to hide them behind.
+    """1 − total^{−1/K}, with an error up to 2e-7, in the fewest instructions: short rows cannot hide their latency.
 
-    The error does no harm, because in the end weights are divided by their sum.
+    The error is harmless, because weights are divided by their sum in the end.
     """
     some = tl.maximum(total, 1e-37)
     if K == 1:
@@ -189,7 +186,7 @@ def shrinking(total, K: tl.constexpr):
 
 @triton.jit
 def log_mass(total, normaliser, t, epsilon, K: tl.constexpr, ROUGH: tl.constexpr = False):
-    """ln Σ p, (R,), from the sum of `relative_weights`; to four digits at K = 0 where ROUGH, which costs less."""
+    """ln Σ p, (R,), from `total`, the sum of `relative_weights`; to four digits, at less cost, if K = 0 and ROUGH."""
     if K == 0 and ROUGH:
         return (quick_log2(tl.maximum(total, 1e-37)) + quick_log2(tl.maximum(t, 1e-37)) / epsilon) * 0.69314718
     log_total = log(tl.maximum(total, 1e-37))
@@ -199,20 +196,20 @@ def log_mass(total, normaliser, t, epsilon, K: tl.constexpr, ROUGH: tl.constexpr
     if K == 0:
         return log_total + far
     else:
-        # Near α = 1 the digits are in A, in flat rows at larger α in t.
+        # Near α = 1 A is more accurate than t; at larger |ε|, in flat rows, t is more accurate.
         near = log1p_ratio(-epsilon * normaliser, epsilon, -normaliser)
         return log_total + tl.where(tl.abs(epsilon) < 0.1, near, far)
 
 
 @triton.jit
 def newton_step(total, slope, normaliser, t, epsilon, K: tl.constexpr, ROUGH: tl.constexpr = False):
-    """The step of A, from the sums of `relative_weights`, each (R,); to four digits where ROUGH."""
+    """Newton's step of A, (R,), from the sums of weights and of escorts; to four digits if ROUGH."""
     ratio = total / tl.maximum(slope, 1e-37)
     if K > 0:
         return ratio * shrinking(total, K) * K
     else:
         if K == 0:
-            # p_max = 1/Σ p/p_max, and t is to be its power.
+            # Normalised, the largest weight is p_max = 1/total, and t should be p_max^ε.
             some = tl.maximum(total, 1e-37)
             next_t = quick_power(some, -epsilon) if ROUGH else tl.exp(-epsilon * log(some))
             return ratio * (t - next_t) / epsilon
@@ -223,7 +220,7 @@ def newton_step(total, slope, normaliser, t, epsilon, K: tl.constexpr, ROUGH: tl
 
 @triton.jit
 def is_climbing(step, t, K: tl.constexpr, ROUGH: tl.constexpr = False, TO_THE_END: tl.constexpr = False):
-    """Whether another step can change p beyond its accuracy (TO_THE_END: beyond rounding). NaN never climbs."""
+    """Whether another step can change p beyond its accuracy (if TO_THE_END, beyond rounding). NaN never climbs."""
     if K == 1 or TO_THE_END:
         return step > t * _LAST_STEP_LINEAR
     elif ROUGH:
@@ -234,10 +231,10 @@ def is_climbing(step, t, K: tl.constexpr, ROUGH: tl.constexpr = False, TO_THE_EN
 
 @triton.jit
 def exceeds(total, normaliser, t, epsilon, K: tl.constexpr, ROUGH: tl.constexpr):
-    """Whether Σ p, from the sum of `relative_weights`, exceeds 1 by more than rounding, (R,); where ROUGH, by more than
-    one step can mend.
+    """Whether Σ p exceeds 1 by more than rounding, or if ROUGH by more than one step corrects, (R,).
 
-    The size of a step is no measure of that: where many scores are next to the threshold, a small step moves much mass.
+    `total` is the sum of `relative_weights`. The size of a step does not show the excess: where many scores are next to
+    the threshold, a small step moves much mass.
     """
     most: tl.constexpr = _LAST_MASS_ROUGH if ROUGH else _LAST_MASS
     if K > 0:
@@ -250,9 +247,9 @@ def exceeds(total, normaliser, t, epsilon, K: tl.constexpr, ROUGH: tl.constexpr)
 def first_bound(y, epsilon, B: tl.constexpr):
     """A lower bound of A and its t, each (R,), from the mean of the scores; NaN if a score is NaN.
 
-    p is convex, so its value at the mean is at most 1/B. Scores below −1/ε have no mass.
+    p is convex in the scores, so its value at their mean is at most 1/B. Scores below −1/ε count as −1/ε.
     """
-    reaches = epsilon > 1e-3  # else the bound is worth little
+    reaches = epsilon > 1e-3  # else the bound is A ≥ 0
     inverse = 1.0 / tl.where(reaches, epsilon, 1.0)
     lowest = tl.where(reaches, -inverse, 0.0)[:, None]
     mean = tl.sum(tl.where(y < lowest, lowest, y), 1) / B
@@ -263,7 +260,7 @@ def first_bound(y, epsilon, B: tl.constexpr):
 
 @triton.jit
 def climb(y, epsilon, normaliser, t, K: tl.constexpr, ROUGH: tl.constexpr, TO_THE_END: tl.constexpr = False):
-    """Newton's method on rows y ≤ 0, (R, B), from a lower bound of A and its t, (R,); NaN stays NaN."""
+    """A and t of rows y ≤ 0, (R, B), by Newton's method from a lower bound of A and its t, (R,); NaN stays NaN."""
     steps = 0
     climbing = True
     while climbing:
@@ -285,10 +282,10 @@ def climb(y, epsilon, normaliser, t, K: tl.constexpr, ROUGH: tl.constexpr, TO_TH
 
 @triton.jit
 def solve(y, epsilon, normaliser, t, K: tl.constexpr, ROUGH: tl.constexpr):
-    """A and t of rows y ≤ 0, (R, B), from a lower bound of A and its t, (R,).
+    """`climb`, for wide rows first over the largest of every four scores.
 
-    Steps over wide rows are dear: there A of the largest of every four scores comes first, a lower bound of A of all.
-    These have nearly all of the mass, so that few steps are left for the whole row.
+    The A of these scores is a lower bound of the row's A. They hold nearly all of the mass, so that few of the
+    expensive steps over the whole row remain.
     """
     if y.shape[1] >= (4096 if K > 0 else 512):
         largest = tl.max(tl.reshape(y, [y.shape[0], y.shape[1] // 4, 4]), 2)
@@ -298,11 +295,11 @@ def solve(y, epsilon, normaliser, t, K: tl.constexpr, ROUGH: tl.constexpr):
 
 @triton.jit
 def solved_from(y, epsilon, normaliser, t, K: tl.constexpr, ROUGH: tl.constexpr):
-    """`solve`, with the weights of the scores, and the sums of weights and escorts."""
+    """A and t by `solve`, the weights of the scores, and the sums of weights and of escorts."""
     normaliser, t = solve(y, epsilon, normaliser, t, K, ROUGH)
     weight, escort = relative_weights(y, t, epsilon, K, ROUGH)
     total, slope = sums(weight, escort)
-    # Only these sums show whether a small step has left mass; for powers above the square hardly any is left.
+    # These sums show whether the last step, though small, left Σ p above 1; for k > 2 it hardly does.
     if not ROUGH and K != 1 and K <= 2:  # noqa: SIM102, decided at compile time
         if tl.max(exceeds(total, normaliser, t, epsilon, K, ROUGH).to(tl.int32), 0) > 0:
             normaliser, t = climb(y, epsilon, normaliser, t, K, False, True)
@@ -313,14 +310,14 @@ def solved_from(y, epsilon, normaliser, t, K: tl.constexpr, ROUGH: tl.constexpr)
 
 @triton.jit
 def solved_weights(y, epsilon, K: tl.constexpr, ROUGH: tl.constexpr, B: tl.constexpr):
-    """`solved_from` the bound by the mean of the scores."""
+    """`solved_from`, started from `first_bound`."""
     normaliser, t = first_bound(y, epsilon, B)
     return solved_from(y, epsilon, normaliser, t, K, ROUGH)
 
 
 @triton.jit
 def conjugate(product, total, slope, normaliser, t, epsilon, K: tl.constexpr):
-    """Ω* less the maximum, (R,), from the sums of weights times scores, of weights and of escorts."""
+    """Ω* − max x, (R,), from `product`, `total` and `slope`: the sums of weights times y, of weights, of escorts."""
     # Ω* = ⟨x, p⟩ − Ω_α(p), and log_{2−α} p = x − A on the support.
     normaliser += newton_step(total, slope, normaliser, t, epsilon, K)
     return (epsilon * product / tl.where(total > 0.0, total, 1.0) + normaliser) / (1.0 + epsilon)
