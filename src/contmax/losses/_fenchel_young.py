@@ -12,7 +12,7 @@ from torch.distributions import Distribution, Independent, Laplace, Multivariate
 from contmax._eager import is_eager_cpu
 from contmax._typing import Bool, Float
 from contmax.densities import Empirical, LineDensity, MultivariateBetaGaussian
-from contmax.densities._density import parameter_dtypes
+from contmax.densities._density import Density, parameter_dtypes
 from contmax.expectations._expectation import PairRegistry
 from contmax.losses._finite import check_options, reduced, weighted
 
@@ -273,4 +273,6 @@ def _harmless_where_unlabelled(target: Distribution | Tensor, labelled: Tensor, 
     new: Any = copy.copy(target if target.batch_shape == shape else target.expand(shape))
     for name in _HARMLESS.keys() & vars(new).keys():
         setattr(new, name, torch.where(labelled, getattr(new, name), _HARMLESS[name]))
+    if isinstance(new, Density):
+        new._rebind()
     return new
