@@ -1,7 +1,7 @@
 """Losses of a linear layer and their gradients for a fixed α ≤ 2, over blocks of its logits, as operators.
 
-A token has a hidden vector h, logits z = W h + b, p̂ = entmax(z) and a smoothed target q. The forward pass computes z
-of a block of tokens for all classes, and with it (p̂ − q) W, which times the cotangent is the gradient of h.
+Each of T tokens has a hidden vector h, logits z = W h + b of C classes, p̂ = entmax(z) and a smoothed target q. The
+forward pass computes z of a block of tokens, and from it (p̂ − q) W, which times the cotangent is the gradient of h.
 The gradient of W is rounded once:
 
 * By Triton's kernels for α ≥ 1.25, the forward pass lists each token's classes with mass, and the backward pass sums

@@ -32,7 +32,7 @@ from contmax.losses._pairs._negentropy import HEIGHT_SLACK, is_infinite, not_neg
 
 # Tolerance of ∫p = 1 by the quadrature rule, wide enough for a ln p in float32.
 _MASS_SLACK = 1e-5
-# Tolerance of the power s in p ~ x⁻ˢ at an end of the support, estimated from two points.
+# Tolerance of s in p ~ x⁻ˢ, x the distance from an end of the support; s is estimated from two points.
 _GROWTH_SLACK = 1e-6
 # ln|f| from which a negative score f counts as −∞, because its derivatives might overflow.
 _LOG_SCORE_MAX = 345.0
