@@ -209,7 +209,7 @@ class Contexts:
     def gradients(
         self, cotangent: Tensor, shares: Tensor | None, slopes: Tensor | None
     ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        """Gradients of values (None without `shares`), and of loc and scale (None without `slopes` of c)."""
+        """Gradients of values, None without shares, and of loc and scale, None without slopes of c."""
         batch = self._shape[0]
         # Hooks on saved tensors may bring them back in another dtype or on another device.
         shares, slopes = (x if x is None else x.to(cotangent) for x in (shares, slopes))
@@ -263,7 +263,7 @@ def _launches_of_contexts(shape: tuple[int, ...], strides: tuple[int, ...], slop
 
 
 def _block(numbers: int, slopes: int) -> tuple[int, int, int]:
-    """Observations and channels of a step of a program, and its warps; `numbers`: entries of all contexts."""
+    """Observations and channels at a time, and warps, of a program; `numbers`: of all contexts."""
     if numbers >= _MANY:
         return (32, 64, 1) if slopes <= _FEW_SLOPES else (16, 128, 1)
     return 64, 32, 4

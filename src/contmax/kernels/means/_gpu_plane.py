@@ -231,7 +231,7 @@ def _rule(_: float, device: torch.device) -> tuple[Tensor, Tensor]:
 
 @DeviceCache
 def nodes_on(device: torch.device) -> tuple[Tensor, Tensor]:
-    """sinh u and cosh u at the nodes u of the path."""
+    """sinh and cosh along the path."""
     return hyperbola_nodes(SINGLE, device)
 
 

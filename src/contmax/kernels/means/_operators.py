@@ -98,7 +98,7 @@ _LONGEST_ROW = 16384
 
 
 def gates_are_compiled(logits: Tensor) -> bool:
-    """Whether `contmax.kernels.means._gpu_gates` takes these logits: in eager calls, as compilers fuse torch operations."""
+    """Whether `_gpu_gates` takes these logits: in eager calls only, since compilers fuse torch operations in traces."""
     return (
         logits.dtype == torch.float32
         and 0 < logits.shape[-1] <= _LONGEST_ROW
