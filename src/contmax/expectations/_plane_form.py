@@ -1,6 +1,6 @@
 r"""The Gaussian N(μ; μ_j, Σ_j + V/s) on the plane as a function of s, real or complex.
 
-With S = Σ_j + V, d = μ − μ_j and ``adj`` the adjugate, it depends on five numbers, sums of positive terms,
+With S = Σ_j + V, d = μ − μ_j and ``adj`` the adjugate, it depends on five numbers, computed without subtraction,
 
     a = |Σ_j|/|S|,   c = |V|/|S|,   b = 1 − a − c;        n = dᵀadj(Σ_j)d/|S|,   g = dᵀadj(V)d/|S|
 

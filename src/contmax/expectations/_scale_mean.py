@@ -1,13 +1,13 @@
-r"""The mean of a Gaussian over the law of its scale, with derivatives to every order.
+r"""The mean of N(s) = N(μ; μ_j, Σ_j + V/s) over the law of the scale s, with derivatives to every order.
 
-Near α = 1 the law of the scale s is narrow, and its moments determine the mean. They are polynomials in η = 1/ν, smooth
+Near α = 1 the law of s is narrow, and its moments determine the mean. The moments are polynomials in η = 1/ν, smooth
 through zero,
 
 .. math:: E[(s-1)^{m+1}] = -\eta\,\big(m\,E[(s-1)^{m-1}] + (m+1)\,E[(s-1)^m]\big)
 
 The moments times the coefficients of the Taylor series of N(s) about s = 1 give the mean over s. Coefficients are means
 of N(s) over a circle about s = 1 (Cauchy's formula), so the mean is again a sum over nodes, which are fixed and have
-polynomials in η as weights. No value or derivative cancels, and at η = 0 the sum is N(1), the Gaussian.
+polynomials in η as weights. Nothing is lost to cancellation, and at η = 0 the sum is N(1), the Gaussian.
 """
 
 import math

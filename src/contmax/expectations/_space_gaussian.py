@@ -1,4 +1,4 @@
-r"""Gaussian bases on the plane and in any dimension, under Gaussians and β-Gaussians.
+r"""r = E_p[ψ] of Gaussian bases on the plane and in any dimension, under Gaussians and β-Gaussians.
 
 One rule serves every α, every dimension and every ratio of scales: a β-Gaussian is a mixture of Gaussians over the
 scale, on a path in the complex plane for α > 1 (:mod:`contmax.expectations._scale_law`), and the expectation of a

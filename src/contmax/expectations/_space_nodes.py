@@ -1,4 +1,4 @@
-r"""Expectations in several dimensions for pairs without a closed form, by fixed nodes.
+r"""E_p[ψ] in several dimensions for pairs of a density and a basis without a closed form, by fixed nodes.
 
 =================================  ==================================================================================
 β-Gaussians, MultivariateNormal    radii times directions, 40 × 64 on the plane, 40 × 24 × 48 in space: 1e-9 for
@@ -46,19 +46,19 @@ _NODES = {torch.float32: 32, torch.float64: 48}
 
 @register_expectation(MultivariateNormal, Basis)
 def normal_by_radii(density: MultivariateNormal, basis: Basis) -> Tensor:
-    """r by a rule of radii times directions, at α = 1."""
+    """E_p[ψ] by a rule of radii times directions, at α = 1."""
     return _by_radii(density.loc, density.scale_tril, 1.0, basis)
 
 
 @register_expectation(MultivariateBetaGaussian, Basis)
 def beta_gaussian_by_radii(density: MultivariateBetaGaussian, basis: Basis) -> Tensor:
-    """r by a rule of radii times directions, in units of the factor of the covariance."""
+    """E_p[ψ] by a rule of radii times directions, in units of the factor of the covariance."""
     tril = density.scale_tril * density.variance_factor.sqrt()[..., None, None]
     return _by_radii(density.loc, tril, density.alpha, basis)
 
 
 def _by_radii(loc: Tensor, tril: Tensor, alpha: float | Tensor, basis: Basis) -> Tensor:
-    """r by a rule of radii times directions; ``tril`` is the Cholesky factor of the covariance."""
+    """E_p[ψ] by a rule of radii times directions; ``tril`` is the Cholesky factor of the covariance."""
     dim = _known_dim(basis, "β-Gaussian")
     dtype = working_dtype(loc)
     nodes, weights = gauss_legendre(_RADII, loc.device)
@@ -91,7 +91,7 @@ def _sphere(dim: int, device: torch.device) -> tuple[Tensor, Tensor]:
 
 
 def by_box(density: Distribution, basis: Basis) -> Tensor:
-    """r by a product rule over a box that holds the mass of the density.
+    """E_p[ψ] by a product rule over a box that holds the mass of the density.
 
     Raises:
         NotImplementedError: in more than three dimensions, or if the density has no variance.
@@ -139,7 +139,7 @@ def _known_dim(basis: Basis, name: str) -> int:
 
 @register_expectation(Distribution, Basis)
 def any_pair(density: Distribution, basis: Basis) -> Tensor:
-    """r by `any_basis` on the line, by `by_box` on the plane and in space."""
+    """E_p[ψ] by `any_basis` on the line, by `by_box` on the plane and in space."""
     return any_basis(density, basis) if basis.event_dim == 1 else by_box(density, basis)
 
 
@@ -167,7 +167,7 @@ def independent(density: Independent, basis: MultivariateGaussianBasis) -> Tenso
 
 @register_expectation(Distribution, MultivariateGaussianBasis)
 def by_nodes(density: Distribution, basis: MultivariateGaussianBasis) -> Tensor:
-    """r by a product rule over the box in which both a function and the density are not negligible.
+    """E_p[ψ] by a product rule over the box in which both a function and the density are not negligible.
 
     For a density of event shape (), the basis is converted to a basis on the line.
 

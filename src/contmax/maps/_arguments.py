@@ -45,7 +45,7 @@ def output_dtype(scores: Tensor) -> torch.dtype:
 
 
 def tempered(scores: Tensor, temperature: float | Tensor, dim: int) -> Tensor:
-    """(scores − their maximum) / temperature, which has the softmax or entmax of scores / temperature."""
+    """(scores − their maximum) / temperature; no map depends on a constant added to all scores."""
     if isinstance(temperature, Tensor):
         temperature = temperature.to(scores.dtype)
         is_wrong = is_eager_cpu(temperature) and bool((temperature.detach() <= 0).any())

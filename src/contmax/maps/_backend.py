@@ -61,7 +61,7 @@ def pull_back(
     needs_alpha: bool,
     backend: Backend,
 ) -> tuple[Tensor, Tensor | None]:
-    """The gradient of the scores, in `dtype`, and of α per slice (None unless `needs_alpha`), from that of p."""
+    """The gradient of the scores, in `dtype`, and of α per slice (None unless `needs_alpha`), from `cotangent` of p."""
     # A second derivative needs torch operations: compiled kernels have no derivative.
     if needs_reference(cotangent) or _is_short(alpha, backend):
         wide = wide_dtype(p.dtype)

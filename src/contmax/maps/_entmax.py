@@ -67,7 +67,7 @@ def _moved(
 
 
 class _EagerEntmax(torch.autograd.Function):
-    """p̂ by a kernel that is prepared for tensors like the scores (`ready` in `contmax.kernels.rows._gpu_maps`)."""
+    """p̂ by a kernel that `ready`, of `contmax.kernels.rows`, has prepared for tensors like the scores."""
 
     @staticmethod
     def forward(ctx: Any, scores: Tensor, ready: Any) -> Tensor:

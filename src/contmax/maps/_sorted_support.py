@@ -46,7 +46,7 @@ def sorted_probabilities(scores: Tensor, alpha: float | Tensor, weights: Tensor 
 
 
 def _log_base(x: Tensor, lowest: Tensor, epsilon: float | Tensor) -> Tensor:
-    """ln p_i(0) = ln(ε (x_i − x_m))/ε; −inf where x_i ≤ x_m, anything where x_m = −inf."""
+    """ln p_i(0) of `sorted_probabilities`, ln(ε (x_i − x_m))/ε; −inf where x_i ≤ x_m, anything where x_m = −inf."""
     gap = (x - lowest).clamp(min=0)
     # Add ln ε: the product ε (x_i − x_m) could overflow.
     scale = epsilon.log() if isinstance(epsilon, Tensor) else torch.full_like(lowest, epsilon).log()
@@ -67,7 +67,7 @@ def _last_in_support(x: Tensor, w: Tensor, epsilon: float | Tensor) -> Tensor:
 
 
 def _grow_to_fill(log_base: Tensor, w: Tensor, last_weight: Tensor, epsilon: float | Tensor) -> Tensor:
-    """p_i(v) with Σ w (p(v) − p(0)) = δ, by Newton steps in ln v, or bisection where a step leaves the bracket.
+    """p_i(v) of `sorted_probabilities`, by Newton steps in ln v, or bisection where a step leaves the bracket.
 
     The bracket follows from p_i(v) ≥ v and p_i(v) − p_i(0) ≤ v, which are equalities for the last point. Few steps lead
     from its upper end to the root, because on logarithmic scales the slope lies between 1 and ε.

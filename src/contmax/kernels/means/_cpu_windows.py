@@ -1,4 +1,4 @@
-"""E_p[ψ] of β-Gaussians against Gaussian bases on the line: windows, nodes and sums, one density after another.
+"""r = E_p[ψ] of β-Gaussians against Gaussian bases on the line: windows, nodes and sums, density after density.
 
 `contmax.expectations._line_gaussian` has the rule and its symbols. A window is placed once for a pair, and vector
 instructions add a node to all pairs of a density at once. Pairs whose integrand underflows everywhere are skipped.

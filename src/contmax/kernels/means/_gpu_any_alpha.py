@@ -1,4 +1,4 @@
-"""E_p[ψ] on the line for every α, one for each density, and its gradients: one density at a time in each program.
+"""r = E_p[ψ] on the line for any α, one for each density, and its gradients: one density at a time in a program.
 
 α alone decides which rule fits, so all pairs of a program take one branch: heavy tails, bells, or densities with
 visible ends. The host never reads α. The torch reference is `contmax.expectations._line_scales`.

@@ -1,4 +1,4 @@
-"""Three rules for β-Gaussians of any α on the line against Gaussians: bells, visible ends, heavy tails.
+"""Three rules for r = E_p[ψ] of β-Gaussians of any α and Gaussian ψ on the line: bells, visible ends, heavy tails.
 
 **Bells**, α from just below 1 to 5/4, have negligible mass near the ends of their support. In ξ = (t − μ)/b (b and ε as
 in `_gpu_any_alpha`) and z = (t − μ_j)/σ_j the integrand is (1 − εξ²)^{1/ε} exp(−z²/2), a bell times a bell. The window

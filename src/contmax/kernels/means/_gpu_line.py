@@ -1,4 +1,4 @@
-"""E_p[ψ] on the line and its gradients: a block of densities against a block of basis functions in each program.
+"""r = E_p[ψ] on the line and its gradients: a block of densities against a block of basis functions in each program.
 
 The rules are those of `contmax.expectations._line_gaussian` for k = 1/(α−1) = 0, …, 4 and ∞. All arithmetic is in
 float32.
@@ -36,7 +36,7 @@ _INVERSE_SQRT_2PI = tl.constexpr(0.3989422804014327)
 
 @triton.jit
 def _gaussian(mu, sigma, centre, width):
-    """r = N(μ; μ_j, s²), z = (μ − μ_j)/s and 1/s with s² = σ² + σ_j², which may overflow or underflow itself."""
+    """r = N(μ; μ_j, s²), z = (μ − μ_j)/s and 1/s for s = √(σ² + σ_j²), whose square may overflow or underflow."""
     larger = tl.maximum(sigma, width)
     ratio = tl.minimum(sigma, width) / larger
     inverse = 1.0 / (larger * tl.sqrt(1.0 + ratio * ratio))
@@ -190,9 +190,9 @@ def _rule(k: float, device: torch.device) -> tuple[Tensor]:
 
 
 def _law(raised: bool, k: float) -> tuple[tuple[float, float], dict[str, int]]:
-    """The kernels' stretch and constant, and constants of compilation; `raised`: kernels compute the half-width from σ.
+    """The kernels' stretch F and constant, and constants of compilation; `raised`: kernels take σ for the half-width a.
 
-    With C_k the normaliser of (1 − y²)ᵏ on [−1, 1] it is a = F σ^{2k/(2k+1)}; the stretch F is (C_k (2k)ᵏ)^{1/(2k+1)}.
+    With C_k the normaliser of (1 − y²)ᵏ on [−1, 1], a = F σ^{2k/(2k+1)} and F = (C_k (2k)ᵏ)^{1/(2k+1)}.
     """
     if math.isinf(k):
         return (1.0, 1.0), {"K": -1, "RAISED": False, "PAIRS": _nodes(k) // 2}

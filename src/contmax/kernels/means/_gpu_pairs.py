@@ -1,7 +1,7 @@
 """Launches over pairs of densities and basis functions, shared by the line and the plane.
 
 A program takes a block of densities and a block of functions. Nothing of the size of pairs times nodes is stored: the
-forward pass writes r, the backward pass computes each pair again and writes sums.
+forward pass writes r = E_p[ψ], the backward pass computes each pair again and writes sums.
 """
 
 import dataclasses

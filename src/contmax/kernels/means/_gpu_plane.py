@@ -1,4 +1,4 @@
-"""E_p[ψ] on the plane and its gradients: a block of densities against a block of basis functions in each program.
+"""r = E_p[ψ] on the plane and its gradients: a block of densities against a block of basis functions in each program.
 
 The rule is that of `contmax.expectations._space_gaussian` for fixed α with k = 1/(α−1) ≥ 1, and for α = 1 (k = ∞). The
 kernels also compute the covariance of the density, V = vLLᵀ with v = F²(l₁₁l₂₂)^{−2p}, p = 1/(2k+2). All arithmetic is

@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 
 # Lengths are clamped to the range of the first two numbers, distances to the second, slopes to the third. Products of
-# two lengths stay finite, and r of distant pairs still underflows.
+# two lengths stay finite, and r = E_p[ψ] of distant pairs still underflows.
 SHORTEST, LONGEST, STEEPEST = tl.constexpr(1e-18), tl.constexpr(1e18), tl.constexpr(1e33)
 # The half-width of a window, in standard deviations.
 REACH, INVERSE_REACH = tl.constexpr(5.6), tl.constexpr(1 / 5.6)

@@ -203,7 +203,7 @@ def _of_elliptical(target: Elliptical) -> Summary:
 
 
 def _of_student(target: StudentT) -> Summary:
-    """Student's t is the β-Gaussian of α = 1 − 2/(ν+1); its covariance is infinite for ν ≤ 2."""
+    """The summary of Student's t, the β-Gaussian of α = 1 − 2/(ν+1); its covariance is infinite for ν ≤ 2."""
     finite = target.df > 2
     freedom = torch.where(finite, target.df.double(), 3.0)
     gap = -2 / (freedom + 1)
@@ -218,7 +218,7 @@ def _of_line(
 
 
 def _of_independent(target: Independent) -> Summary:
-    """For independent coordinates F is diagonal, and η is the sum of the η of the coordinates."""
+    """The summary of independent coordinates: F is diagonal, and η is a sum over coordinates."""
     base = summary_of(target.base_dist)
     if target.reinterpreted_batch_ndims == 0:
         return base
