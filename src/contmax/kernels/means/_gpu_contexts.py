@@ -98,7 +98,7 @@ def contexts_bwd_kernel(
     COLUMNS: tl.constexpr,
     MULTIPLIED: tl.constexpr,
 ):
-    """The first programs compute gradients of densities, one each, if PLACES > 0; the others a block for the values.
+    """The first programs compute gradients of one density each, if PLACES > 0; the others, blocks of those of values.
 
     A density has PLACES numbers of its location, and PLACES² of its scale; shares have SHARES rows per example.
     """

@@ -206,7 +206,7 @@ def _nodes(k: float) -> int:
 
 
 def _block(rows: int, columns: int) -> tuple[int, int, int]:
-    """Densities, functions and warps of one program; with few pairs in all, programs are small, to be many."""
+    """Densities, functions and warps of one program; if pairs are few, programs are small and therefore many."""
     many = rows * columns >= 2**17
     block_columns = min(power_of_two(columns), 512)
     block_rows = max(1, min((512 if many else 128) // block_columns, power_of_two(rows)))
