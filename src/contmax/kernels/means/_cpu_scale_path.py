@@ -71,7 +71,7 @@ def sin_cos(x, f):  # type: ignore[no-untyped-def]
 
 @njit(fastmath=fast.CONTRACT, error_model="numpy")
 def _derivatives(a, b, c, n, g, s, f):  # type: ignore[no-untyped-def]
-    """The first three derivatives of the exponent in ln s, as in `PlaneForm`."""
+    """s f′, −s² f″ and s³ f‴ of f(s) = ln s − ln N(μ; μ_j, Σ_j + V/s), as in `PlaneForm`."""
     x, z = a * s, c / s
     inverse = f(1) / (x + b + z)
     x, y, z, n, g = x * inverse, b * inverse, z * inverse, n * s * inverse, g * inverse

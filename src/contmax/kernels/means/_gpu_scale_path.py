@@ -53,7 +53,7 @@ def _sin_cos(x):
 
 @triton.jit
 def _slopes(a, b, c, n, g, s):
-    """The first three derivatives of the exponent in ln s."""
+    """s f′, −s² f″ and s³ f‴ of f(s) = ln s − ln N(μ; μ_j, Σ_j + V/s)."""
     x, z = a * s, c / s
     inverse = 1.0 / (x + b + z)
     x, y, z, n, g = x * inverse, b * inverse, z * inverse, n * s * inverse, g * inverse
