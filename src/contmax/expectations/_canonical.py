@@ -56,7 +56,7 @@ def _on_the_line(density: BetaGaussian, basis: Basis) -> tuple[Tensor, Tensor]:
 
 
 def _in_space(density: MultivariateBetaGaussian, basis: Basis) -> tuple[Tensor, Tensor]:
-    r"""From the gradients in μ and Σ, which need no inverse: e = Σ ∂r/∂μ and 2Σ(∂r/∂Σ)Σ + μeᵀ + eμᵀ."""
+    r"""∂r/∂θ₁ = Σ ∂r/∂μ =: e and ∂r/∂Θ₂ = 2Σ(∂r/∂Σ)Σ + μeᵀ + eμᵀ, which need no inverse of Σ."""
 
     def by_moments(loc: Tensor, scale_matrix: Tensor, index: float | Tensor) -> Tensor:
         return expectation(MultivariateBetaGaussian(loc, scale_matrix, index, validate_args=False), basis)
@@ -74,7 +74,7 @@ def _in_space(density: MultivariateBetaGaussian, basis: Basis) -> tuple[Tensor, 
 def _jacobians(
     function: Callable[..., Tensor], first: Tensor, second: Tensor, alpha: float | Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The Jacobians in two arguments, row by row of a batch, at the row's own α."""
+    """The Jacobians of function(first, second, α) in `first` and in `second`, for each row of a batch."""
     index = alpha.reshape(-1) if isinstance(alpha, Tensor) else alpha
     rows = vmap(jacrev(function, argnums=(0, 1)), in_dims=(0, 0, 0 if isinstance(alpha, Tensor) else None))
     by_first, by_second = rows(first, second, index)

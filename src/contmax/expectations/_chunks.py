@@ -1,8 +1,8 @@
-"""Expectations by torch's operations in bounded memory: a chunk of the densities at a time.
+"""Expectations by torch operations in bounded memory: a chunk of the densities at a time.
 
-Each pair of a density and a function takes tensors of all nodes, up to a thousand times its share of the result. The
-number of pairs alone decides about chunks. Where torch would save too much of all chunks for the backward pass, nothing
-is saved, and the backward pass computes each chunk again, in twice the time.
+A pair of a density and a basis function takes tensors over all nodes, up to a thousand times the memory of its result.
+The number of pairs alone determines the chunks. If torch would save more than `_MOST_SAVED` bytes for the backward
+pass, checkpoints save the inputs only, and the backward pass recomputes each chunk, in twice the time.
 """
 
 from collections.abc import Sequence
@@ -17,17 +17,17 @@ from contmax._by_reference import Reference
 from contmax._eager import all_hold_numbers
 
 _MOST_CHUNKS = 512
-# Bytes that an expectation may save for its backward pass.
+# Most bytes that torch may save for the backward pass of an expectation.
 _MOST_SAVED = 2**26
 
 
 class Fewest(NamedTuple):
-    """Pairs of one chunk, at least: with fewer, overheads of torch's operations would count.
+    """Least numbers of pairs in a chunk: with fewer, overheads of torch operations would dominate.
 
     Attributes:
-        on_cpu: their number on a CPU.
-        elsewhere: their number on an accelerator.
-        saved: bytes that torch saves of a pair for the backward pass, about; 0 for none but the result.
+        on_cpu: the number on a CPU.
+        elsewhere: the number on an accelerator.
+        saved: about how many bytes per pair torch saves for the backward pass, the result excluded.
     """
 
     on_cpu: int
@@ -44,16 +44,16 @@ class Fewest(NamedTuple):
 def in_chunks(
     reference: Reference, densities: Sequence[Tensor | None], basis: Sequence[Tensor], batch_dims: int, fewest: Fewest
 ) -> Tensor:
-    """`reference(*densities, *basis)`, (*batch, K), in chunks where there are many pairs.
+    """`reference(*densities, *basis)`, (*batch, K), in chunks of densities if there are many pairs.
 
     Args:
-        reference: differentiable to every order, without tensors of its own.
-        densities: parameters of the densities, (*batch, …), all of the same batch; None stays None.
-        basis: those of the functions, (K, …).
+        reference: a function that is differentiable to every order and closes over no tensor.
+        densities: parameters of the densities, (*batch, …), of one batch shape; or None.
+        basis: parameters of the functions, (K, …).
         batch_dims: the number of dimensions of the batch.
-        fewest: pairs of one chunk, at least.
+        fewest: the least number of pairs in a chunk.
     """
-    if torch.compiler.is_compiling():  # a tracer knows no sizes
+    if torch.compiler.is_compiling():  # sizes may be symbolic
         return reference(*densities, *basis)
     batch = next(x.shape[:batch_dims] for x in densities if x is not None)
     count = batch.numel()

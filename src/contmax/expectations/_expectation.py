@@ -23,13 +23,13 @@ Rule = Callable[[Any, Any], Tensor]
 
 
 class PairRegistry:
-    """A table from pairs of types to functions, the most specific first, as torch.distributions.kl has.
+    """A table from pairs of types to functions, with lookup of the most specific match as in torch.distributions.kl.
 
-    A subclass finds what was registered for its ancestors.
+    A pair matches if its types are ancestors of the given types.
 
     Args:
         name: what the functions are, for error messages: "no {name} is registered for …".
-        advice: the end of the error message where there is none.
+        advice: the end of the error message for pairs without a match.
     """
 
     def __init__(self, name: str, advice: str) -> None:
@@ -38,7 +38,7 @@ class PairRegistry:
         self._found: dict[tuple[type, type], Rule] = {}
 
     def register(self, first: type, second: type) -> Callable[[Rule], Rule]:
-        """A decorator that enters a function for a pair of types."""
+        """A decorator that registers a function for a pair of types."""
 
         def decorator(function: Rule) -> Rule:
             self._registered[first, second] = function
@@ -48,7 +48,7 @@ class PairRegistry:
         return decorator
 
     def find(self, first: type, second: type) -> Rule:
-        """The function of the most specific match; an ambiguous one warns and takes the more specific in the first.
+        """The function of the most specific match; an ambiguous lookup warns and prefers the more specific first type.
 
         Raises:
             NotImplementedError: if nothing matches.
@@ -60,7 +60,7 @@ class PairRegistry:
 
     def _most_specific(self, first: type, second: type) -> Rule:
         lines = first.__mro__, second.__mro__
-        # How far up the ancestors of each type a pair stands.
+        # Of each matching pair: the positions of its types in the method resolution orders of the given types.
         steps = {
             pair: (lines[0].index(pair[0]), lines[1].index(pair[1]))
             for pair in self._registered
@@ -156,7 +156,7 @@ def register_expectation(density_type: type, basis_type: type) -> Callable[[Rule
 
 
 def _dtype_of_result(density: Distribution, basis: Basis, result: Tensor) -> torch.dtype:
-    """The dtype of the rule's result, or half precision where density and basis have no other dtype."""
+    """The dtype of `result`, or the dtype of all parameters of density and basis, if there is only one."""
     dtypes = set(parameter_dtypes(density))
     if result.dtype in dtypes:
         return result.dtype
@@ -175,20 +175,20 @@ def working_dtype(*tensors: Tensor) -> torch.dtype:
 
 
 class Formula(NamedTuple):
-    """How E_p[ψ] and its first derivatives are computed from (loc, scale, index, centre, width) and a number.
+    """Functions of (loc, scale, index, centre, width, number) that compute r = E_p[ψ] and its first derivatives.
 
-    Nothing of the size of pairs times nodes is saved. Higher derivatives, forward mode and batches of cotangents go
-    through the reference, which is made of torch's operations.
+    On the line the tensors are μ and σ or a half-width, (*batch), α, (*batch) or None, and μ_j, σ_j, (K,); on the plane
+    μ, (*batch, 2), L, (*batch, 2, 2), None, and μ_j, L_j. The number is k = 1/(α−1) or α.
 
-    On the line these are μ, σ or a half-width, (*batch), α as a tensor (*batch) or None, and μ_j, σ_j, (K,); on the
-    plane μ, (*batch, 2), L, (*batch, 2, 2), None, and μ_j, L_j. The number is k = 1/(α−1) or α.
+    No tensor of pairs times nodes is saved. Higher derivatives, forward mode and vmapped cotangents are computed by the
+    reference, which consists of torch operations.
     """
 
     # r, (*batch, K), differentiable to every order.
     reference: Callable[..., Tensor]
-    # r. Where it is None, Triton's kernels of this family compute r and its gradients.
+    # r; None if Triton's kernels compute r and its gradients.
     values: Callable[..., Tensor] | None = None
-    # ∂r/∂(μ, σ, σ_j), on the line, each (*batch, K).
+    # ∂r/∂(μ, σ, σ_j) on the line, each (*batch, K).
     slopes: Callable[..., tuple[Tensor, ...]] | None = None
 
 
@@ -196,7 +196,7 @@ class Formula(NamedTuple):
 Known = tuple[Tensor, Tensor | None]
 
 FORMULAS: dict[str, Formula] = {}
-"""By name: that of the family where Triton's kernels compute."""
+"""Formulas by name; a formula of Triton's kernels has the name of its family of densities."""
 
 
 def expectation_by(
@@ -209,13 +209,13 @@ def expectation_by(
     width: Tensor,
     known: Known | None = None,
 ) -> Tensor:
-    """r, (*batch, K), by a formula."""
+    """r, (*batch, K), by the formula of this name; `known` if a kernel has computed r already."""
     result: Tensor = apply(Expectation, formula, number, known, loc, scale, index, centre, width)
     return result
 
 
 class Expectation(torch.autograd.Function):
-    """E_p[ψ] by the formula of this name."""
+    """E_p[ψ] by a formula of `FORMULAS`, given by its name."""
 
     generate_vmap_rule = True
 
@@ -240,8 +240,8 @@ class Expectation(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         ctx.formula, ctx.number, known, *tensors = inputs
-        # Slopes are saved with the inputs, so that hooks on saved tensors see them too. Under vmap torch expects both
-        # modes to save one list.
+        # Save slopes with the inputs, so that hooks on saved tensors apply to slopes too. Under vmap torch needs equal
+        # lists for backward and forward mode.
         saved = (*tensors, None if known is None else known[1])
         ctx.save_for_backward(*saved)
         ctx.save_for_forward(*saved)

@@ -1,9 +1,9 @@
-"""Any density on the line against any basis, by the rule that its landmarks give; and predictions on any domain.
+"""Any density on the line against any basis, by quadrature between its landmarks; and predictions on any domain.
 
-Accuracy on the line: 1e-10 in float64 for densities that are smooth between their landmarks (ends of the support, mean
-and mode, of each component of a mixture) and bounded, 1e-9 for predictions; in float32 that of the dtype. All is
-computed in float64. Elsewhere that of the prediction: exact on points, 1e-5 on the plane and 1e-3 in space for
-functions no narrower than a cell.
+Accuracy on the line: in float64 1e-10 for bounded densities that are smooth between their landmarks (ends of the
+support, mean and mode, of each component of a mixture), and 1e-9 for predictions; in float32 rounding, since the
+computation is in float64. Expectations of predictions on other domains are exact on points; errors are 1e-5 on the
+plane and 1e-3 in space for functions no narrower than a cell.
 """
 
 import functools
@@ -20,16 +20,16 @@ from contmax.densities._line_rule import LineRule, landmarks_of
 from contmax.expectations._expectation import register_expectation
 from contmax.prediction import IntervalPrediction, KnotsPrediction, Prediction
 
-# Nodes for functions of any form: in all, and the fewest and the most in a piece.
+# Nodes for functions of any form: in total, and the least and largest number in a piece.
 _NODES, _LEAST, _MOST = 768, 32, 256
-# Nodes in the part of a piece where a Gaussian is not negligible, and the standard deviations that it reaches.
+# Nodes per piece, and half-width in standard deviations, of the window where a Gaussian is not negligible.
 _WINDOW_NODES, _REACH = 96, 8.0
-# Least width of a function in pieces for which the nodes of a prediction, 24 in a piece, resolve it.
+# The 24 nodes of a prediction's piece resolve functions whose standard deviation is at least this share of the piece.
 _WIDE = 0.5
 
 
 def any_basis(density: Distribution, basis: Basis) -> Tensor:
-    """All functions at the same nodes, in pieces between landmarks of the density and breakpoints of the basis."""
+    """E_p[ψ] by common nodes of all functions, in pieces between landmarks of the density and breakpoints of ψ."""
     wide = unchecked(density, torch.float64)
     landmarks, breakpoints = landmarks_of(wide), basis.breakpoints
     pieces = len(landmarks.cuts) + (0 if breakpoints is None else len(breakpoints))
@@ -47,7 +47,7 @@ def any_basis(density: Distribution, basis: Basis) -> Tensor:
 
 @register_expectation(Distribution, GaussianBasis)
 def gaussian_basis(density: Distribution, basis: GaussianBasis) -> Tensor:
-    """Each function at nodes of its own, in the window where it is not negligible, so that none is missed."""
+    """E_p[ψ] by separate nodes for each function, in the window where it is not negligible: nodes miss no function."""
     wide = unchecked(density, torch.float64)
     batch = density.batch_shape
     centre, width = (x.double().reshape(-1, *(1 for _ in batch)) for x in (basis.loc, basis.scale))
@@ -67,7 +67,7 @@ def _result_dtype(density: Distribution, basis: Basis) -> torch.dtype:
 @register_expectation(Prediction, GaussianBasis)
 @register_expectation(Prediction, MultivariateGaussianBasis)
 def by_own_rule(density: Prediction, basis: Basis) -> Tensor:
-    """At the nodes of the prediction, which lie where its mass does."""
+    """E_p[ψ] by the nodes of the prediction, which lie where its mass does, unless ψ has breakpoints on the line."""
     if basis.breakpoints is not None and isinstance(density, IntervalPrediction | KnotsPrediction):
         return any_basis(density, basis)
     return density.expectation(basis)
@@ -76,7 +76,7 @@ def by_own_rule(density: Prediction, basis: Basis) -> Tensor:
 @register_expectation(IntervalPrediction, GaussianBasis)
 @register_expectation(KnotsPrediction, GaussianBasis)
 def by_pieces(density: IntervalPrediction | KnotsPrediction, basis: GaussianBasis) -> Tensor:
-    """At the nodes of the prediction where they resolve the functions, else in windows, so that none is missed."""
+    """E_p[ψ] by the nodes of the prediction if they resolve the functions, else by nodes in windows of functions."""
     pieces = density.pieces
     if is_eager_cpu(pieces, basis.scale) and bool(basis.scale.min() >= _WIDE * pieces.diff(dim=-1).max()):
         return density.expectation(basis)

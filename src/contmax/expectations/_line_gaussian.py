@@ -4,10 +4,10 @@ With t = μ + a y and k = 1/(α−1) in {0, 1, 2, 3, 4}, the expectation is one 
 
     r_j = C_k ∫ (1 − y²)ᵏ N(μ + a y; μ_j, σ_j²) dy,      C_k = Γ(k + 3/2)/(√π Γ(k + 1)),
 
-of a polynomial times a Gaussian, all positive. The printed erf forms expand it into large terms of both signs and lose
-all digits in float32. The rule puts its nodes where the integrand is: the window around the point of the support
-nearest to the basis function in which the Gaussian exponent falls by c²/2. Nodes are placed in units of the narrower of
-the two, measured from the ends of the support.
+of a polynomial times a Gaussian, both positive. The erf forms of the paper expand it into large terms of both signs,
+and lose all digits in float32. The rule has its nodes in a window around the point of the support nearest to μ_j, in
+which the exponent of the Gaussian falls by up to c²/2 (c = 5.6 in float32, 8.5 in float64). Nodes are placed in units
+of the narrower of density and function, measured from the ends of the support.
 """
 
 import math
@@ -65,17 +65,17 @@ def beta_gaussian(density: BetaGaussian, basis: GaussianBasis) -> Tensor:
 
 
 def _of_order(k: float, loc: Tensor, scale: Tensor, centre: Tensor, width: Tensor, backend: Backend) -> Tensor:
-    """By Triton's kernels, or a Gaussian by torch."""
+    """r for k of `line_order`: by Triton's kernels, or in closed form by torch, for k = ∞."""
     if backend is Backend.TRITON:
         return expectation_by(means.LINE, k, loc, scale, None, centre, width)
     return _closed_form(loc, scale, centre, width)
 
 
 def line_order(alpha: float) -> float | None:
-    """k = 1/(α−1) of windows, ∞ for the Gaussian; None where the mean over scales is to be taken."""
+    """k = 1/(α−1) if windows resolve this α, ∞ for the Gaussian; None if the rule is the mean over scales."""
     if alpha == 1:
         return math.inf
-    # 4/3 is not a float, and its k is an integer all the same.
+    # 1/(α−1) is rounded, because floats near 4/3 stand for k = 3.
     k = round(1 / (alpha - 1), 12)
     return k if k in _WINDOWED else None
 
@@ -97,14 +97,14 @@ def _closed_form(loc: Tensor, scale: Tensor, centre: Tensor, width: Tensor) -> T
 
 
 class Nodes(NamedTuple):
-    """The nodes of the integrand, each (*batch, K, q), except `factor` and `narrow`, (*batch, K)."""
+    """The nodes of the integrand, (*batch, K, q) unless noted; `factor` and `narrow` are (*batch, K)."""
 
     y: Tensor  # position in the support, in [−1, 1]
     room: Tensor  # 1 − y², from the distances to the ends
     z: Tensor  # position in the basis function, (t − μ_j)/σ_j
     weights: Tensor  # of the rule on [0, 1], (q,)
     factor: Tensor  # length of the window over √(2π) σ_j, in units of the support
-    narrow: Tensor  # whether the density is the narrower of the two
+    narrow: Tensor  # whether the density is narrower than the function
 
 
 def _windowed_expectation(
@@ -118,7 +118,7 @@ def _windowed_expectation(
         return in_chunks(reference, (loc, half), (centre, width), loc.dim(), _FEWEST_PAIRS)
     from contmax.kernels.means import _cpu_means
 
-    # Slopes cost little beside the value they come with.
+    # The kernel computes slopes along with values, at little cost.
     with_slopes = torch.is_grad_enabled() and any(x.requires_grad for x in (loc, half, centre, width))
     known = _cpu_means.window_values(loc, half, centre, width, k, _constant(k), _rule(loc), with_slopes)
     return expectation_by("window", k, loc, half, None, centre, width, known)
@@ -134,10 +134,10 @@ def _window_values(loc: Tensor, half: Tensor, _: None, centre: Tensor, width: Te
 
 
 def _window_reference(loc: Tensor, half: Tensor, _: None, centre: Tensor, width: Tensor, number: float) -> Tensor:
-    """r with the nodes t = μ + a y held fixed at their y: differentiable to every order."""
+    """r with nodes t = μ + a y, whose y is constant in derivatives; differentiable to every order."""
     with torch.no_grad():
         nodes = _place(loc, half, centre, width, number)
-        # `factor` holds the window over √(2π) σ_j, of which only σ_j is a variable.
+        # `factor` is a length over √(2π) σ_j; only σ_j varies in derivatives.
         length = _constant(number) * nodes.factor * width
     t = loc[..., None, None] + half[..., None, None] * nodes.y
     z = (t - centre.unsqueeze(-1)) / width.unsqueeze(-1)
@@ -145,13 +145,13 @@ def _window_reference(loc: Tensor, half: Tensor, _: None, centre: Tensor, width:
 
 
 def _place(loc: Tensor, half: Tensor, centre: Tensor, width: Tensor, k: float) -> Nodes:
-    """Windows and nodes; nothing here is differentiated."""
+    """Windows and nodes, which are constants in derivatives."""
     loc, half = loc.unsqueeze(-1), half.unsqueeze(-1)
     position, weights = _rule(loc)
     reach = 5.6 if loc.dtype == torch.float32 else 8.5
     offset, ratio = centre - loc, width / half
     narrow = half <= 2 * width * max(1.0, ((2 * k + 3) / 5) ** 0.5)
-    # In units of the support its ends are ±1; in units of the basis function they are (±a − δ)/σ_j.
+    # The ends of the support are ±1 in units of a, and (±a − δ)/σ_j in units of σ_j from μ_j; δ = μ_j − μ.
     end = torch.where(narrow, 1.0, (half - offset) / width)
     start = torch.where(narrow, -1.0, (-half - offset) / width)
     middle = torch.where(narrow, offset / half, 0.0)
@@ -168,13 +168,13 @@ def _place(loc: Tensor, half: Tensor, centre: Tensor, width: Tensor, k: float) -
 
 
 def _rule(like: Tensor) -> tuple[Tensor, Tensor]:
-    """Nodes and weights on [0, 1], (q,)."""
+    """Gauss–Legendre nodes and weights on [0, 1], (q,) each."""
     nodes, weights = unit_gauss_legendre(20 if like.dtype == torch.float32 else 40, like.device)
     return nodes.to(like.dtype), weights.to(like.dtype)
 
 
 def _nearest_window(start: Tensor, end: Tensor, middle: Tensor, reach: Tensor) -> tuple[Tensor, Tensor]:
-    """The part of the support in which the Gaussian exponent is within c²/2 of its best value there."""
+    """The part of the support where the exponent of the Gaussian is within c²/2 of its maximum on the support."""
     nearest = middle.maximum(start).minimum(end)
     distance = (middle - nearest).abs()
     extent = reach * reach / ((distance * distance + reach * reach).sqrt() + distance)
@@ -195,7 +195,7 @@ def _constant(k: float) -> float:
 def _window_slopes(
     loc: Tensor, half: Tensor, _: None, centre: Tensor, width: Tensor, k: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """∂r/∂(μ, a, σ_j) without derivatives of their own: E[ψ′] forms for a narrow density, escort forms for a wide one.
+    """∂r/∂(μ, a, σ_j), not differentiable again: E[ψ′] for a narrow density, escort integrals for a wide one.
 
     E[ψ′] cancels where ψ is much narrower than p, and the escort integral where p is much narrower than ψ.
     """
@@ -204,7 +204,7 @@ def _window_slopes(
     mass = _mass(nodes.z, nodes.room, k) * nodes.weights
     by_loc = -(mass * nodes.z).sum(-1) / width
     by_half = -(mass * nodes.z * nodes.y).sum(-1) / width
-    # The escort integrand has exponent k − 1.
+    # The escort integrand has the power k − 1 of 1 − y².
     if k >= 1:
         escort = _mass(nodes.z, nodes.room, k - 1) * nodes.weights
         wide_loc = 2 * k / half * (escort * nodes.y).sum(-1)
@@ -215,7 +215,7 @@ def _window_slopes(
 
 
 def _reference(loc: Tensor, scale: Tensor, _: None, centre: Tensor, width: Tensor, number: float) -> Tensor:
-    """r of the families of Triton's kernels with a fixed k, from σ."""
+    """r from σ for a fixed k: the reference of the family LINE of Triton's kernels."""
     if math.isinf(number):
         return _closed_form(loc, scale, centre, width)
     density = BetaGaussian(loc, scale, 1 + 1 / number if number else math.inf, validate_args=False)

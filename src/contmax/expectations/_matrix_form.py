@@ -1,14 +1,14 @@
 r"""The Gaussian N(μ; μ_j, Σ_j + V/s) in any dimension as a function of s, real or complex.
 
-In units of the basis function, with Σ_j = L_jL_jᵀ, M = L_j⁻¹VL_j⁻ᵀ and y = L_j⁻¹(μ − μ_j),
+In units of the basis function, with Σ_j = L_jL_jᵀ, M = L_j⁻¹VL_j⁻ᵀ, d = μ − μ_j and y = L_j⁻¹d,
 
     |Σ_j + V/s| = |Σ_j| s⁻ᴺ |sI + M|,      dᵀ(Σ_j + V/s)⁻¹d = s yᵀ(sI + M)⁻¹y
 
-The inverse is found by elimination without pivoting: on the path of the scale every pivot lies between s and the
-positive axis, so none vanishes and the logarithm of the determinant is the sum of the logarithms of the pivots.
+The inverse is computed by elimination without pivoting: on the path of s every pivot lies between s and the positive
+axis, so none vanishes and the logarithm of the determinant is the sum of the logarithms of the pivots.
 
-:class:`contmax.expectations._plane_form.PlaneForm` has the methods of :class:`MatrixForm` too. In their docstrings λ
-are the eigenvalues of V in coordinates in which Σ_j is the identity, and d the distance in them.
+:class:`contmax.expectations._plane_form.PlaneForm` has the methods of :class:`MatrixForm` too. In docstrings of methods
+λ are the eigenvalues of M, and d the coordinates of y along its eigenvectors.
 """
 
 from typing import NamedTuple
@@ -78,7 +78,7 @@ class MatrixForm(NamedTuple):
     ) -> tuple[Tensor, ...]:
         """Σ Re w exp(ν(s − 1 − ln s)) N(s) over the nodes, without the factor (2π)^{−N/2}|Σ_j|^{−½} of N.
 
-        With slopes also those in M, y, and in ν if that is a tensor.
+        With `with_slopes` also its slopes in M and y, and in ν = `order` if that is a tensor.
         """
         y = self.offset.unbind(-1)
         dim = len(y)

@@ -1,6 +1,6 @@
 r"""The Gaussian N(μ; μ_j, Σ_j + V/s) on the plane as a function of s, real or complex.
 
-With S = Σ_j + V, d = μ − μ_j and ``adj`` the adjugate, everything is in five numbers in which nothing cancels,
+With S = Σ_j + V, d = μ − μ_j and ``adj`` the adjugate, it depends on five numbers, computed without subtraction,
 
     a = |Σ_j|/|S|,   c = |V|/|S|,   b = 1 − a − c;        n = dᵀadj(Σ_j)d/|S|,   g = dᵀadj(V)d/|S|
 
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from contmax.numerics import Complex
 
-# Far below any product of the five numbers that counts, far above what float32 cannot hold.
+# Negligible beside products of the five numbers, but well in the range of float32.
 _SMALL = 1e-30
 
 
@@ -44,7 +44,7 @@ class PlaneForm(NamedTuple):
         """dᵀΣ_j⁻¹d, dᵀΣ_j⁻¹VΣ_j⁻¹d, dᵀΣ_j⁻¹d/dᵀV⁻¹d, and ½ tr S⁻¹Σ_j."""
         near = self.near / self.own
         middle = ((near * self.mixed - self.far) / self.own).clamp(min=0)
-        # At the centre, and on the line, where both products vanish, the ratio is that of the widths.
+        # At d = 0, and on the line, both products vanish, and the ratio is b/a.
         spread = (near * self.other + _SMALL * self.mixed) / (self.far + _SMALL * self.own)
         spread = spread.clamp(0.0, 1e18)
         return near, middle, spread, torch.add(self.own, self.mixed, alpha=0.5)
@@ -79,7 +79,7 @@ class PlaneForm(NamedTuple):
     ) -> tuple[Tensor, ...]:
         """Σ Re w exp(ν(s − 1 − ln s)) N(s) over the nodes, without the factor (2π)⁻¹|S|^{−½} of N.
 
-        With slopes also those in a, b, c, n, g, and in ν if that is a tensor.
+        With `with_slopes` also its slopes in a, b, c, n, g, and in ν = `order` if that is a tensor.
         """
         e = s.scaled(self.own).plus(s.reciprocal(), self.other).shifted(self.mixed)
         resolved = e.reciprocal()
@@ -127,7 +127,7 @@ def plane_form(tril: Tensor, offset: Tensor, basis_tril: Tensor, diagonal: bool)
         tril: the Cholesky factor of V, (*batch, 1, 2, 2).
         offset: d, (*batch, K, 2).
         basis_tril: the Cholesky factors of Σ_j, (K, 2, 2).
-        diagonal: whether these are diagonal.
+        diagonal: whether all factors of Σ_j are diagonal.
 
     Returns:
         Tensors of shape (*batch, K).
@@ -143,7 +143,7 @@ def plane_form(tril: Tensor, offset: Tensor, basis_tril: Tensor, diagonal: bool)
     trace = k11 * k11 + k21 * k21 + k22 * k22
     det = (k11 * k22).square()
     inverse = (1 + trace + det).reciprocal()
-    # Divided before they are squared, distances of 1e18 widths do not overflow in float32.
+    # Scale distances before squaring: at 1e18 widths their squares would overflow in float32.
     root = inverse.sqrt()
     y1, y2 = y1 * root, y2 * root
     near = y1 * y1 + y2 * y2

@@ -6,8 +6,8 @@ With V the covariance of p and ν = 1/(α−1) + 1 + N/2,
 
 For α < 1 (ν < 0) this is Student's t: s is positive and has a Gamma law. For α > 1 (ν > 0) the same formula holds with
 s on a path in the complex plane that comes from below the negative axis, crosses the positive one and returns above it.
-At α = 1 only s = 1 is left. Against a Gaussian function of t each Gaussian is a closed form, so E_p[ψ_j] is an integral
-over s alone, in any dimension: Σ w_q N(μ; μ_j, Σ_j + V/s_q).
+At α = 1 the law is concentrated at s = 1. Expectations of a Gaussian function under Gaussians have a closed form, so
+E_p[ψ_j] is an integral over s alone, in any dimension: Σ w_q N(μ; μ_j, Σ_j + V/s_q).
 """
 
 import math
@@ -23,9 +23,9 @@ from contmax.numerics import DOUBLE, SINGLE, Complex, Hyperbola, SaddlePath, sad
 Form = PlaneForm | MatrixForm
 
 _NEWTON_STEPS = 3
-# Nodes on the half line and −ln of the mass of the law that is left out at either end, in float32 and in float64.
+# For an error of 1e-7 (True) or 1e-13: nodes on the half line, and −ln of the mass of the law neglected at either end.
 _HALF_LINE = {True: (32, 18.0), False: (80, 37.0)}
-# From here on Stirling's series is exact; below it ln Γ itself does not cancel.
+# From this |ν| on Stirling's series is exact to rounding; for smaller |ν|, differences of ln Γ do not cancel.
 _STIRLING = 10.0
 _STIRLING_SERIES = (1 / 12, -1 / 360, 1 / 1260, -1 / 1680, 1 / 1188, -691 / 360360)
 
@@ -127,8 +127,8 @@ def _path(gaussian: Form, order: Tensor, rule: Hyperbola) -> SaddlePath:
 def _saddle(gaussian: Form, order: Tensor, rest: Tensor) -> Tensor:
     """The minimum of the integrand on the positive axis, to a few percent of its width, by Newton's method in ln s.
 
-    It starts at the lower of two estimates. One is right for functions much wider than the density; the other, in which
-    Σ d²λ/(s+λ)² is replaced by Σ d²/(λ̄+2s), for narrower ones.
+    It starts at the lower of two estimates: `wide` is right for functions much wider than the density; `narrow`, in
+    which Σ d²λ/(s+λ)² is replaced by Σ d²/(λ̄+2s) with λ̄ = `spread`, is right for narrower functions.
     """
     near, middle, spread, volume = gaussian.sizes()
     lowest = rest / order

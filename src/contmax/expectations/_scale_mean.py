@@ -1,13 +1,13 @@
-r"""The mean of a Gaussian over the law of its scale, with derivatives to every order.
+r"""The mean of N(s) = N(μ; μ_j, Σ_j + V/s) over the law of the scale s, with derivatives to every order.
 
-Near α = 1 the law is so narrow that only its moments count. With η = 1/ν they are polynomials in η, smooth through
-zero,
+Near α = 1 the law of s is narrow, and its moments determine the mean. The moments are polynomials in η = 1/ν, smooth
+through zero,
 
 .. math:: E[(s-1)^{m+1}] = -\eta\,\big(m\,E[(s-1)^{m-1}] + (m+1)\,E[(s-1)^m]\big)
 
-Against the Taylor series of N(s) about s = 1 they give the mean over s. The coefficients of the series are means of
-N(s) over a circle about s = 1 (Cauchy's formula), so the whole is again a sum over nodes: fixed ones, whose weights are
-polynomials in η. Nothing cancels, in the value or in any derivative, and at η = 0 it is N(1), the Gaussian.
+The moments times the coefficients of the Taylor series of N(s) about s = 1 give the mean over s. Coefficients are means
+of N(s) over a circle about s = 1 (Cauchy's formula), so the mean is again a sum over nodes, which are fixed and have
+polynomials in η as weights. Nothing is lost to cancellation, and at η = 0 the sum is N(1), the Gaussian.
 """
 
 import math
@@ -70,17 +70,17 @@ def scale_order(alpha: float, dim: int) -> float:
 def _mean_away_from_one(form: Form, order: float | Tensor, single: bool) -> Tensor:
     """The mean over the law of s with ν = ``order``, a number or a tensor of the shape of the pairs.
 
-    The nodes depend on the numbers of the form, yet the integral does not depend on the nodes. So they are held fixed
-    and the integrand alone is differentiated; its first derivatives are summed along with the value.
+    The integral does not depend on the place of the nodes, so nodes are constants in derivatives, and the integrand
+    alone is differentiated; its first derivatives are summed along with the value.
     """
     inputs = (*form, order) if isinstance(order, Tensor) else tuple(form)
     law = (isinstance(form, PlaneForm), None if isinstance(order, Tensor) else order, single)
     needs_slopes = torch.is_grad_enabled() and any(x.requires_grad for x in inputs)
     with torch.no_grad():
-        # One operator on a CPU, where the fusion of compilers does not pay. An exported program must not depend on it.
+        # One operator on a CPU, where fusion by a compiler does not pay. An exported program must not call it.
         compute = scale_means if device_type(inputs[0]) == "cpu" and not is_exporting() else _in_blocks
         mean, *slopes = compute([x.detach() for x in inputs], *law, needs_slopes)
-    # Nothing to differentiate in a trace: there torch takes a function of any number of arguments for another one.
+    # A trace without slopes skips `_Mean`: torch.compile confuses calls that have different numbers of arguments.
     if needs_slopes or not torch.compiler.is_compiling():
         mean = apply(_Mean, *law, mean, len(slopes), *slopes, *inputs)
     size = order.abs() if isinstance(order, Tensor) else abs(order)
@@ -89,7 +89,7 @@ def _mean_away_from_one(form: Form, order: float | Tensor, single: bool) -> Tens
 
 
 class _Mean(torch.autograd.Function):
-    """Gives a computed mean its derivatives: the computed slopes, or differentiable ones for higher derivatives."""
+    """A computed mean with derivatives: its computed slopes or, for higher derivatives, differentiable slopes."""
 
     generate_vmap_rule = True
 
@@ -105,12 +105,12 @@ class _Mean(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor | None, ...]:
-        saved = ctx.saved_tensors  # torch.utils.checkpoint hands them out once
+        saved = ctx.saved_tensors  # torch.utils.checkpoint allows one access
         slopes, inputs = saved[: ctx.count], saved[ctx.count :]
-        # A compiled backward pass is not differentiated again: there the computed slopes are enough.
+        # A compiled backward pass is not differentiated again: computed slopes are enough.
         if not slopes or (may_be_differentiated() and not torch.compiler.is_compiling()):
             _, *slopes = _integrate(inputs, True, *ctx.law)
-        # A pair may have a matrix or a vector: trailing dimensions of the slope.
+        # Slopes in the M and y of pairs have trailing dimensions.
         grads = [cotangent.reshape(*cotangent.shape, *(1,) * (x.dim() - cotangent.dim())) * x for x in slopes]
         return *(None,) * (5 + ctx.count), *grads
 
@@ -137,7 +137,7 @@ def scale_means(
 ) -> list[Tensor]:
     """The mean of each pair of a density and a function, and its slope in each input.
 
-    The inputs are the tensors of a form; where `order` is None, ν follows them.
+    The inputs are the tensors of a form, followed by ν if `order` is None.
     """
     takes_kernel = plane and single and order is not None and order > 0 and inputs[0].dtype == torch.float32
     if takes_kernel and is_eager_cpu(*inputs) and backend_of(inputs[0]) is Backend.NUMBA:
@@ -195,7 +195,7 @@ def _place(inputs: Sequence[Tensor], plane: bool, order: float | None, single: b
 
 
 def _form_and_order(inputs: Sequence[Tensor], plane: bool, order: float | None) -> tuple[Form, float | Tensor]:
-    """The form of its numbers, and ν, which follows them where it is no number."""
+    """The form made of the first inputs, and ν: `order`, or the last input if `order` is None."""
     count = 5 if plane else 2
     return (PlaneForm if plane else MatrixForm)(*inputs[:count]), inputs[count] if order is None else order
 
@@ -216,7 +216,7 @@ def mean_near_one(form: Form, eta: float | Tensor) -> Tensor:
     nodes = Complex(1 + _RADIUS * angle.cos(), _RADIUS * angle.sin())
     real, imaginary = torch.zeros_like(angle), torch.zeros_like(angle)
     for m, moment in enumerate(_moments(eta)):
-        # The lower half of the circle is in the weights.
+        # The weights count the lower half of the circle too.
         share = moment * (_RADIUS**-m / _NODES)
         real, imaginary = real + share * (m * angle).cos(), imaginary - share * (m * angle).sin()
     return form.integrate(nodes, Complex(real, imaginary), 0.0)[0]

@@ -1,8 +1,8 @@
-r"""Gaussian bases on the plane and in any dimension, under Gaussians and β-Gaussians.
+r"""r = E_p[ψ] of Gaussian bases on the plane and in any dimension, under Gaussians and β-Gaussians.
 
 One rule serves every α, every dimension and every ratio of scales: a β-Gaussian is a mixture of Gaussians over the
-scale, on a path in the complex plane for α > 1 (:mod:`contmax.expectations._scale_law`), and each of them meets a
-Gaussian basis function in closed form. Its arithmetic follows from what is known without looking at values:
+scale, on a path in the complex plane for α > 1 (:mod:`contmax.expectations._scale_law`), and the expectation of a
+Gaussian function under each Gaussian has a closed form. No tensor's values decide about dtype and number of nodes:
 
 =====================================  ================================================  ============================
 N = 2, 1.03 ≤ α ≤ 2 a number           the dtype of the arguments; 12 nodes in float32,  error 1e-6 (float32), 1e-13
@@ -31,9 +31,9 @@ from contmax.expectations._scale_law import Form
 from contmax.expectations._scale_mean import mean_over_scales, scale_order
 from contmax.kernels import means
 
-# In float32 the phases of the path lose too many roundings below this ν, α > 2, and its exponent above that one.
+# The range of ν for float32: rounding spoils the phases on the path below it (α > 2), and the exponents above it.
 _SINGLE_ORDERS = 3.0, 32.0
-# A pair takes up to 0.4 kB while gradients are computed, with an α of its own 4 kB.
+# While gradients are computed, a pair takes up to 0.4 kB, or 4 kB if α is a tensor.
 _FEWEST_PAIRS = Fewest(on_cpu=2**16, elsewhere=2**18, saved=2**8)
 _FEWEST_PAIRS_OF_INDEX = Fewest(on_cpu=2**12, elsewhere=2**15, saved=2**12)
 
@@ -46,7 +46,7 @@ def normal(density: MultivariateNormal, basis: MultivariateGaussianBasis) -> Ten
 
 @register_expectation(MultivariateBetaGaussian, MultivariateGaussianBasis)
 def beta_gaussian(density: MultivariateBetaGaussian, basis: MultivariateGaussianBasis) -> Tensor:
-    """Closed form at α = 1 a number, else the mean over scales."""
+    """Closed form if α is the number 1, else the mean over scales."""
     return expectation_in_space(density.loc, density.scale_tril, density.alpha, basis)
 
 
@@ -69,7 +69,7 @@ def expectation_in_space(loc: Tensor, tril: Tensor, alpha: float | Tensor, basis
 
 
 def plane_order(alpha: float) -> float | None:
-    """k = 1/(α−1) on the plane, ∞ for the Gaussian; None where its arithmetic needs float64."""
+    """k = 1/(α−1) for the kernels on the plane, ∞ for the Gaussian; None for an α that needs float64."""
     if alpha == 1:
         return math.inf
     return 1 / (alpha - 1) if _fits_float32(alpha, 2) else None
@@ -78,7 +78,7 @@ def plane_order(alpha: float) -> float | None:
 def _reference(
     loc: Tensor, tril: Tensor, index: Tensor | None, centre: Tensor, basis_tril: Tensor, number: float, diagonal: bool
 ) -> Tensor:
-    """r by torch, differentiable to every order; α is a tensor, or where that is None the number."""
+    """r by torch, differentiable to every order; α is `index`, or `number` if `index` is None."""
     alpha, dim = number if index is None else index, centre.shape[-1]
     result_dtype = torch.promote_types(loc.dtype, centre.dtype)
     if index is None and number == 1:
@@ -100,14 +100,14 @@ def _reference_of_order(
 
 
 def _fits_float32(alpha: float | Tensor, dim: int) -> bool:
-    """Whether the arithmetic of the plane is accurate enough in float32."""
+    """Whether float32 is accurate enough: on the plane, for a fixed α with ν in `_SINGLE_ORDERS`."""
     if isinstance(alpha, Tensor) or dim != 2:
         return False
     return _SINGLE_ORDERS[0] <= scale_order(alpha, dim) <= _SINGLE_ORDERS[1]
 
 
 def _form(loc: Tensor, tril: Tensor, centre: Tensor, basis_tril: Tensor, diagonal: bool) -> tuple[Form, Tensor]:
-    """N(μ; μ_j, Σ_j + V/s) for every pair, and the factor it leaves out; ``tril`` is the Cholesky factor of V."""
+    """N(μ; μ_j, Σ_j + V/s) of every pair without a factor, and this factor; ``tril`` is the Cholesky factor of V."""
     dtype = working_dtype(loc, centre)
     tril, offset, basis_tril = _pairs(loc, tril, centre, basis_tril, dtype)
     if centre.shape[-1] == 2:
@@ -139,7 +139,7 @@ def _closed_form(loc: Tensor, tril: Tensor, centre: Tensor, basis_tril: Tensor, 
 def _pairs(
     loc: Tensor, tril: Tensor, centre: Tensor, basis_tril: Tensor, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The factor of the density, (*batch, 1, N, N), μ − μ_j, (*batch, K, N), and those of the basis, (K, N, N)."""
+    """The factor of the density, (*batch, 1, N, N), μ − μ_j, (*batch, K, N), and the factors L_j, (K, N, N)."""
     offset = loc.to(dtype).unsqueeze(-2) - centre.to(dtype)
     return tril.to(dtype).unsqueeze(-3), offset, basis_tril.to(dtype)
 

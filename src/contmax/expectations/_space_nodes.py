@@ -1,18 +1,18 @@
-r"""Densities in several dimensions without a rule of their own, by fixed nodes where density and function are.
+r"""E_p[ψ] in several dimensions for pairs of a density and a basis without a closed form, by fixed nodes.
 
 =================================  ==================================================================================
 β-Gaussians, MultivariateNormal    radii times directions, 40 × 64 on the plane, 40 × 24 × 48 in space: 1e-9 for
                                    functions that change over a standard deviation, 1e-5 over half of one
 any other, N ≤ 3                   a product rule of 96 nodes on each axis of the plane, 40 in space, over the box of
                                    the support or eight standard deviations about the mean: 1e-6 for densities that
-                                   are smooth on either side of their mean; a few percent where a support of
-                                   another form ends inside
-any other, Gaussian functions      32 Gauss nodes per axis (float64: 48) where function and density meet: 1e-6 for
+                                   are smooth on either side of their mean; a few percent for a support that ends
+                                   inside the box and is no box
+any other, Gaussian functions      32 Gauss nodes per axis (float64: 48) where function and density overlap: 1e-6 for
                                    smooth densities; independent coordinates by products, Gaussians exactly
 =================================  ==================================================================================
 
-In the coordinate ξ with 1 − r²/R² = exp(−(α−1)ξ²/2α) the law of the radius r of a β-Gaussian is exp(−ξ²/2) times a
-function of ξ that is smooth for every α, so that Gauss nodes in ξ serve them all.
+Radii r of a β-Gaussian whose support has radius R have a coordinate ξ with 1 − r²/R² = exp(−(α−1)ξ²/2α). Their density
+in ξ is exp(−ξ²/2) times a function that is smooth for every α, so that Gauss nodes in ξ serve every α.
 """
 
 import math
@@ -40,25 +40,25 @@ from contmax.numerics import float64_of, gauss_legendre, unit_gauss_legendre
 _RADII, _REACH = 40, 8.5
 _DIRECTIONS = {2: 64, 3: 48}
 _PER_AXIS, _DEVIATIONS = {2: 96, 3: 40}, 8.0
-# Nodes on an axis against a Gaussian function.
+# Nodes per axis in `by_nodes`.
 _NODES = {torch.float32: 32, torch.float64: 48}
 
 
 @register_expectation(MultivariateNormal, Basis)
 def normal_by_radii(density: MultivariateNormal, basis: Basis) -> Tensor:
-    """Radii times directions at α = 1."""
+    """E_p[ψ] by a rule of radii times directions, at α = 1."""
     return _by_radii(density.loc, density.scale_tril, 1.0, basis)
 
 
 @register_expectation(MultivariateBetaGaussian, Basis)
 def beta_gaussian_by_radii(density: MultivariateBetaGaussian, basis: Basis) -> Tensor:
-    """Radii times directions, the radius of the support or of the tail in the factor of the covariance."""
+    """E_p[ψ] by a rule of radii times directions, in units of the factor of the covariance."""
     tril = density.scale_tril * density.variance_factor.sqrt()[..., None, None]
     return _by_radii(density.loc, tril, density.alpha, basis)
 
 
 def _by_radii(loc: Tensor, tril: Tensor, alpha: float | Tensor, basis: Basis) -> Tensor:
-    """``tril`` is the factor of the covariance."""
+    """E_p[ψ] by a rule of radii times directions; ``tril`` is the Cholesky factor of the covariance."""
     dim = _known_dim(basis, "β-Gaussian")
     dtype = working_dtype(loc)
     nodes, weights = gauss_legendre(_RADII, loc.device)
@@ -77,7 +77,7 @@ def _by_radii(loc: Tensor, tril: Tensor, alpha: float | Tensor, basis: Basis) ->
 
 
 def _sphere(dim: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Directions, (n, N), and the share of each, (n,), float64."""
+    """Unit vectors, (n, N), and weights that sum to one, (n,), in float64: a quadrature rule on the sphere."""
     count = _DIRECTIONS[dim]
     angle = torch.arange(count, dtype=torch.float64, device=device) * (2 * math.pi / count)
     circle = torch.stack([angle.cos(), angle.sin()], -1)
@@ -91,10 +91,10 @@ def _sphere(dim: int, device: torch.device) -> tuple[Tensor, Tensor]:
 
 
 def by_box(density: Distribution, basis: Basis) -> Tensor:
-    """A product rule over the box that holds the density.
+    """E_p[ψ] by a product rule over a box that holds the mass of the density.
 
     Raises:
-        NotImplementedError: in more than three dimensions, or where the density has no variance to look at.
+        NotImplementedError: in more than three dimensions, or if the density has no variance.
     """
     dim = _known_dim(basis, type(density).__name__)
     dtype = working_dtype(density.mean)
@@ -103,7 +103,7 @@ def by_box(density: Distribution, basis: Basis) -> Tensor:
         low, high = mean - spread, mean + spread
     low, high = within_support(density, low, high)
     nodes, weights = (x.to(dtype) for x in unit_gauss_legendre(_PER_AXIS[dim] // 2, low.device))
-    # Each axis in two parts that meet at the mean, where densities such as Laplace's bend.
+    # Each axis has two parts that meet at the mean, where densities such as Laplace's have a kink.
     ends = torch.stack([low, mean.maximum(low).minimum(high), high], -1)
     lengths = ends.diff(dim=-1).unsqueeze(-1)
     places, shares = (ends[..., :2, None] + lengths * nodes).flatten(-2), (lengths * weights).flatten(-2)
@@ -115,7 +115,7 @@ def by_box(density: Distribution, basis: Basis) -> Tensor:
 
 
 def within_support(density: Distribution, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
-    """The part of a box, (*batch, …, N), inside a support that is a box; the end of a support moves with parameters."""
+    """A box, (*batch, …, N), clipped to the support if that is a box; clipped ends are differentiable in parameters."""
     support = density.support
     while isinstance(support, type(constraints.real_vector)):
         support = support.base_constraint
@@ -139,7 +139,7 @@ def _known_dim(basis: Basis, name: str) -> int:
 
 @register_expectation(Distribution, Basis)
 def any_pair(density: Distribution, basis: Basis) -> Tensor:
-    """On the line between landmarks, on the plane and in space over the box that holds the density."""
+    """E_p[ψ] by `any_basis` on the line, by `by_box` on the plane and in space."""
     return any_basis(density, basis) if basis.event_dim == 1 else by_box(density, basis)
 
 
@@ -151,7 +151,7 @@ def low_rank_normal(density: LowRankMultivariateNormal, basis: MultivariateGauss
 
 @register_expectation(Independent, MultivariateGaussianBasis)
 def independent(density: Independent, basis: MultivariateGaussianBasis) -> Tensor:
-    """A Gaussian if the coordinates are, else Π_n E[ψ_jn(t_n)] where the functions are products too."""
+    """Closed form for normal coordinates; Π_n E[ψ_jn(t_n)] if functions are products over coordinates; else nodes."""
     base = density.base_dist
     if isinstance(base, Normal):
         return expectation_in_space(base.loc, torch.diag_embed(base.scale), 1.0, basis)
@@ -159,7 +159,7 @@ def independent(density: Independent, basis: MultivariateGaussianBasis) -> Tenso
         return by_nodes(density, basis)
     widths = basis.scale_tril.diagonal(dim1=-2, dim2=-1)
     line = GaussianBasis.of_known(basis.loc.T.reshape(-1), widths.T.reshape(-1))
-    # Every coordinate meets the factors of all axes; the diagonal holds those of its own.
+    # `expectation` pairs each coordinate with the factors ψ_jn of all axes; only its own axis is needed.
     factors = expectation(base, line)
     own = factors.reshape(*factors.shape[:-1], basis.event_dim, -1).diagonal(dim1=-3, dim2=-2)
     return own.prod(-1)
@@ -167,9 +167,9 @@ def independent(density: Independent, basis: MultivariateGaussianBasis) -> Tenso
 
 @register_expectation(Distribution, MultivariateGaussianBasis)
 def by_nodes(density: Distribution, basis: MultivariateGaussianBasis) -> Tensor:
-    """A product rule over the box in which a function and the density are not negligible.
+    """E_p[ψ] by a product rule over the box in which both a function and the density are not negligible.
 
-    A density of numbers, without an axis for their one coordinate, has the rules of a basis on the line.
+    For a density of event shape (), the basis is converted to a basis on the line.
 
     Raises:
         NotImplementedError: in more than three dimensions.
@@ -188,7 +188,7 @@ def by_nodes(density: Distribution, basis: MultivariateGaussianBasis) -> Tensor:
     )
     volume = ((2 * torch.pi) ** 0.5 * basis.scale_tril.diagonal(dim1=-2, dim2=-1)).prod(-1)
     functions = torch.exp(-0.5 * white.square().sum(-2))
-    # The points in front of the batch, as a density expects them.
+    # `log_prob` takes points with their dimensions in front of the batch.
     p = unchecked(density).log_prob(t.movedim((-3, -2), (0, 1))).exp().movedim((0, 1), (-2, -1))
     result: Tensor = (p * functions * weight).sum(-1) * half.prod(-1) / volume
     return result
@@ -197,7 +197,7 @@ def by_nodes(density: Distribution, basis: MultivariateGaussianBasis) -> Tensor:
 def _windows(density: Distribution, basis: MultivariateGaussianBasis, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Middle and half-length of the box of each pair, (*batch, K, N).
 
-    An end that cuts off nothing does not move with the parameters; the end of a support does.
+    Ends of boxes are constants in derivatives, except where they are ends of the support.
     """
     reach = 5.5 if dtype == torch.float32 else 7.0
     with torch.no_grad():

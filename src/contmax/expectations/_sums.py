@@ -1,4 +1,4 @@
-"""Mixtures and samples: weighted sums."""
+"""E_p[ψ] of mixtures and samples, as weighted sums."""
 
 import torch
 from torch import Tensor
@@ -19,7 +19,7 @@ def mixture(density: MixtureSameFamily | Mixture, basis: Basis) -> Tensor:
 
 def samples(density: Empirical, basis: Basis) -> Tensor:
     """r_j = Σ w_i ψ_j(t_i)."""
-    # Points with one coordinate are numbers for a basis on the line.
+    # A basis on the line takes numbers, without an axis for one coordinate.
     points = density.samples.squeeze(-1) if density.event_shape == (1,) else density.samples
     functions: Tensor = basis(points)
     weights = density.weights / density.weights.sum(-1, keepdim=True)

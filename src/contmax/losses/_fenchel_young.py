@@ -18,7 +18,7 @@ from contmax.losses._finite import check_options, reduced, weighted
 
 Loss = Callable[[Any, Any], Tensor]
 
-# Parameters for which nothing overflows, and the families that have no others.
+# Safe values of parameters in unlabelled examples, and the families that have no other parameters.
 _HARMLESS = {"low": 0.0, "high": 1.0, "loc": 0.0, "scale": 1.0, "df": 3.0}
 _HARMLESS_FAMILIES = (Uniform, Normal, Laplace, StudentT, LineDensity)
 
@@ -119,7 +119,7 @@ def fenchel_young(
     # Losses are computed in float64 and rounded once, to the common dtype of all parameters.
     dtypes = [*parameter_dtypes(prediction), *parameter_dtypes(target)]
     dtype = functools.reduce(torch.promote_types, dtypes) if dtypes else losses.dtype
-    # A loss that overflows there becomes infinite with zero gradient.
+    # A loss that overflows in this dtype becomes infinite, with zero gradient.
     losses = torch.where(losses.abs() > torch.finfo(dtype).max, losses.detach(), losses).to(dtype)
     if weight is None:
         return reduced(losses, losses.new_ones(()).expand(losses.shape), reduction)
@@ -166,13 +166,13 @@ def register_fenchel_young(prediction_type: type, target_type: type) -> Callable
 
 
 def loss_between(prediction: Distribution, target: Distribution | Tensor) -> Tensor:
-    """The losses, neither rounded nor reduced; for pairs that are defined by other pairs."""
+    """The registered loss of a pair, before rounding and reduction; losses of other pairs may call it."""
     losses: Tensor = _LOSSES.find(type(prediction), type(target))(prediction, target)
     return losses
 
 
 def _checked_weight(mask: Tensor | None, weight: Tensor | None, shape: torch.Size) -> Tensor | None:
-    """The weight of each example, 0 where it is not labelled; None if all examples have one weight."""
+    """Weights of the examples, 0 where an example is unlabelled; None without mask and weight."""
     if mask is not None and mask.dtype != torch.bool:
         raise TypeError(f"mask must be boolean, True = labelled; got {mask.dtype}. Pass mask.bool().")
     for name, given in (("mask", mask), ("weight", weight)):
@@ -196,7 +196,7 @@ def _checked_weight(mask: Tensor | None, weight: Tensor | None, shape: torch.Siz
 
 
 def _checked_shape(prediction: Distribution, target: Distribution | Tensor) -> torch.Size:
-    """The common batch shape, after the checks that need no knowledge of the families."""
+    """The broadcast batch shape of prediction and target; raises if their types or shapes do not fit."""
     given: object = prediction
     if not isinstance(given, Distribution):
         got = type(given).__name__
@@ -238,10 +238,10 @@ def _batch_of_observations(target: Tensor, event: torch.Size) -> torch.Size:
 
 
 def _harmless_where_unlabelled(target: Distribution | Tensor, labelled: Tensor, event_dims: int) -> Any:
-    """The target with harmless parameters where it is unlabelled, with zero gradient; its batch is broadcast.
+    """The target, broadcast, with safe constant parameters in unlabelled examples; other families unchanged.
 
-    There it may hold anything: NaN, or an interval that ends where it begins. Leaving its loss out afterwards is too
-    late, since zero times an infinite derivative is NaN. Families without known harmless parameters stay as they are.
+    Unlabelled parameters may be NaN, or the two ends of an interval of length 0. Masking the loss afterwards would
+    give NaN gradients: zero times an infinite derivative.
 
     Example:
         >>> spans = Uniform(torch.tensor([0.2, float("nan")]), torch.tensor([0.6, 0.0]), validate_args=False)

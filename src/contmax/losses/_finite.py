@@ -12,7 +12,7 @@ from contmax.maps._arguments import check_scores, checked_alpha, output_dtype
 from contmax.maps._half_precision import widened_scores
 from contmax.maps._threshold import or_one
 
-# α, the mask, label smoothing and the axis of the classes.
+# Options of a loss: α, the mask, label smoothing, the axis of the classes.
 _Options = tuple[float | Tensor, Tensor | None, float, int]
 
 
@@ -67,7 +67,7 @@ def entmax_loss(
     check_options(weight, label_smoothing, reduction, scores.shape[axis])
     require_mask(mask, scores.shape)
     is_soft = target.is_floating_point()
-    # For α > 2, a tensor of α, and the loss of every class, Triton's kernels compute the map only.
+    # Triton's loss kernels take a fixed α ≤ 2, and for class ids not both class weights and label smoothing.
     fused = isinstance(index, float) and index <= 2 and (is_soft or weight is None or label_smoothing == 0)
     fused = fused and backend_of(scores) is Backend.TRITON
     z = scores if fused else widened_scores(scores)
@@ -119,11 +119,11 @@ def sparsemax_loss(
 def _weighted_class_losses(
     z: Tensor, target: Tensor, weight: Tensor | None, fused: bool, options: _Options, ignore_index: int
 ) -> tuple[Tensor, Tensor]:
-    """Loss of each example times its weight, and that weight; ignored ones have weight 0."""
+    """Each example's loss times its weight, and the weight, which is 0 for ignored examples."""
     alpha, mask, smoothing, dim = options
     shape = z.shape[: dim % z.dim()] + z.shape[dim % z.dim() + 1 :]
     if target.shape != shape:
-        # Language models put classes last, torch puts them second: say how to pass dim.
+        # Language models put the classes last, torch's losses second: suggest dim=-1.
         last = f"dim=-1 if the classes stand last, as in {tuple(z.shape)}, or " if target.shape == z.shape[:-1] else ""
         raise ValueError(
             f"class ids of shape {tuple(target.shape)} do not fit scores of shape {tuple(z.shape)} with classes along "
@@ -145,7 +145,7 @@ def _weighted_class_losses(
 
 
 def class_ids(target: Tensor, ignore_index: int, classes: int) -> tuple[Tensor, Tensor]:
-    """Where a class id counts, and the ids, with 0 in place of ignored ones."""
+    """Where `target` is not `ignore_index`, and the class ids in int64, with 0 for ignored examples."""
     counted = target != ignore_index
     ids = torch.where(counted, target, 0).long()
     if is_eager_cpu(ids) and ids.numel() and not 0 <= int(ids.min()) <= int(ids.max()) < classes:
@@ -159,7 +159,7 @@ def class_ids(target: Tensor, ignore_index: int, classes: int) -> tuple[Tensor, 
 def _weighted_soft_losses(
     z: Tensor, target: Tensor, weight: Tensor | None, fused: bool, options: _Options
 ) -> tuple[Tensor, Tensor]:
-    """Loss of each example times its weight, and that weight, for probabilities y."""
+    """Each example's loss times its weight, and the weight Σ w_c y_c, for soft targets y."""
     alpha, dim = options[0], options[-1]
     if target.shape != z.shape:
         raise ValueError(
@@ -170,7 +170,7 @@ def _weighted_soft_losses(
     if fused:
         losses = fused_losses(z, target, *options)  # type: ignore[arg-type]
     else:
-        # For α < 1 the loss is a small difference of Ω* and the negentropy of many classes, which are both large.
+        # For α < 1 and many classes the loss is a small difference of two large numbers, Ω* and the negentropy.
         wide = torch.float64 if isinstance(alpha, float) and alpha < 1 else z.dtype
         losses = soft_losses(z.to(wide), target.to(wide), *options)
     if weight is None:
@@ -182,7 +182,7 @@ def _weighted_soft_losses(
 
 
 def _along(weight: Tensor, z: Tensor, dim: int) -> Tensor:
-    """One weight per class, shaped to broadcast with the logits."""
+    """Class weights (C,), reshaped to broadcast with the logits."""
     return weight.view([-1 if d == dim % z.dim() else 1 for d in range(z.dim())])
 
 
@@ -192,7 +192,7 @@ def weighted(losses: Tensor, weight: Tensor) -> Tensor:
 
 
 def reduced(losses: Tensor, sample_weight: Tensor, reduction: str) -> Tensor:
-    """Weighted losses, their sum, or the sum over the sum of the weights."""
+    """The weighted losses, their sum, or their sum divided by the sum of the weights."""
     if reduction == "none":
         return losses
     return losses.sum() if reduction == "sum" else losses.sum() / or_one(sample_weight.sum())
@@ -213,7 +213,7 @@ def _check_simplex(target: Tensor, dim: int) -> None:
         return
     lowest = target.detach().min().item()
     off = (target.detach().sum(dim, dtype=torch.float64) - 1).abs().max().item()
-    # The probabilities of a softmax in half precision are each rounded by half of its epsilon.
+    # Rounding a softmax to half precision may move its sum by half of the dtype's epsilon.
     if lowest < 0 or off > max(1e-3, torch.finfo(target.dtype).eps):
         raise ValueError(
             f"soft targets must be probabilities along dim {dim}; got a minimum of {lowest:g} and sums up to {off:g} "

@@ -74,7 +74,7 @@ def linear_entmax_loss(
     _check_shapes(hidden, weight, target, bias)
     check_options(None, label_smoothing, reduction, weight.shape[0])
     hidden, weight, bias = _as_linear_takes(hidden, weight, bias)
-    # Our operators take no tensors of torch.func or forward mode, and an exported program must not depend on them.
+    # Our operators take no tensors of torch.func or forward mode, and exported programs must not call our operators.
     if torch.compiler.is_compiling():
         in_blocks = not is_exporting()
     else:
@@ -102,7 +102,7 @@ def linear_entmax_loss(
 
 
 class _LinearLosses(torch.autograd.Function):
-    """Losses of tokens by blocks; where the gradient may be differentiated again, all logits are made at once."""
+    """Losses (T,) by blocks of logits; a backward pass that may be differentiated computes all logits at once."""
 
     @staticmethod
     def forward(*inputs: Any) -> tuple[Tensor, ...]:
@@ -133,7 +133,7 @@ class _LinearLosses(torch.autograd.Function):
 def _two_step_losses(
     hidden: Tensor, weight: Tensor, bias: Tensor | None, ids: Tensor, alpha: float | Tensor, smoothing: float
 ) -> Tensor:
-    """Losses (T,) of logits that are all in memory. The layer computes in the dtype of `hidden`."""
+    """Losses (T,) from all logits W h + b at once, which are computed in the dtype of `hidden`."""
     dtype, counted = hidden.dtype, ids != IGNORED
     hidden, ids = _zero_where_ignored(hidden, counted), torch.where(counted, ids, 0)
     z = widened_scores(F.linear(hidden, weight.to(dtype), None if bias is None else bias.to(dtype)))
@@ -141,20 +141,20 @@ def _two_step_losses(
 
 
 def _zero_where_ignored(hidden: Tensor, counted: Tensor) -> Tensor:
-    """Zeros for the vectors of ignored tokens: NaN would meet their residual of 0 in the gradient of the weight."""
+    """`hidden` with zeros for ignored tokens: NaN there times a residual of 0 would spoil the weight's gradient."""
     return torch.where(counted.unsqueeze(-1), hidden, 0)
 
 
 def _checkpointed_losses(
     layer: tuple[Tensor, Tensor, Tensor | None, Tensor], alpha: float | Tensor, smoothing: float, fused: bool
 ) -> Tensor:
-    """Losses (T,) for any α: by blocks of tokens, whose logits the backward pass makes again.
+    """Losses (T,) for any α, by blocks of tokens, whose logits the backward pass recomputes.
 
-    For α > 2 a probability may change by more than its logit, so the backward pass must make the logits of the forward
-    pass bit by bit, in blocks of equal size.
+    For α > 2 a probability may change by more than its logit, so recomputed logits must equal those of the forward pass
+    bitwise: checkpoints recompute whole blocks.
     """
     hidden, weight, bias, ids = layer
-    # Blocks add their gradients up in the dtype of their arguments.
+    # Autograd adds up the gradients of blocks in the dtype of weight and bias.
     weight = weight.to(wide_dtype(weight.dtype))
     bias = None if bias is None else bias.to(wide_dtype(bias.dtype))
     losses = [hidden.new_empty(0, dtype=weight.dtype)]
@@ -166,7 +166,7 @@ def _checkpointed_losses(
 
 
 def _as_linear_takes(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
-    """The arguments as F.linear gets them under autocast."""
+    """The arguments in the dtype to which autocast casts them for F.linear."""
     device = hidden.device.type
     if hidden.is_meta or not torch.is_autocast_enabled(device):
         return hidden, weight, bias

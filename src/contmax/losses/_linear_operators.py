@@ -1,14 +1,15 @@
 """Losses of a linear layer and their gradients for a fixed α ≤ 2, over blocks of its logits, as operators.
 
-The forward pass takes blocks of tokens with all classes. While the logits are there, the product (p̂ − q) W is made,
-which times the cotangent is the gradient of the hidden vector. The gradient of each row of the weight is rounded once:
+Each of T tokens has a hidden vector h, logits z = W h + b of C classes, p̂ = entmax(z) and a smoothed target q. The
+forward pass computes z of a block of tokens, and from it (p̂ − q) W, which times the cotangent is the gradient of h.
+The gradient of W is rounded once:
 
-* On a GPU the forward pass lists the classes with mass, usually a few of each token, and the backward pass adds up
-  hidden vectors by those lists.
-* Elsewhere it makes the logits again, in blocks of classes with all tokens, so that each row comes from one product.
+* By Triton's kernels for α ≥ 1.25, the forward pass lists each token's classes with mass, and the backward pass sums
+  hidden vectors by these lists.
+* Otherwise the backward pass recomputes z of a block of classes for all tokens: one product gives a row's gradient.
 
-The statistics of a token are four numbers from which p̂ of any class follows from its logit: the maximum of the logits,
-t = p_max^(α−1), the largest p̂ (by Triton's kernels 1/Σ weights), and the share that smoothing gives to each class.
+A token's statistics are four numbers that turn a logit into p̂: the maximum of z, t = p_max^(α−1), p_max = max p̂ (for
+Triton's kernels 1/Σ weights, see kernels/losses/README.md), and the mass that smoothing gives to each class.
 """
 
 from collections.abc import Iterator
@@ -24,33 +25,32 @@ from contmax.kernels.losses import LinearLoss, Supports, row_losses
 from contmax.losses._row_losses import losses_and_map
 from contmax.maps._threshold import deformed_exp
 
-# The class id of an ignored token, whose hidden vector may be NaN. Other ids outside [0, C) are mistakes of the caller,
-# which a GPU answers with NaN.
+# The class id of ignored tokens, whose hidden vectors may be NaN. On a GPU other ids outside [0, C) give a NaN loss.
 IGNORED = torch.iinfo(torch.int64).min
-# Parts of the logits that are in memory at once: of tokens in the forward pass, of classes in the backward pass. Torch
-# operations make a few tensors of each block, kernels one.
+# Numbers of blocks: of tokens in the forward pass, of classes in the backward pass. Triton's kernels take larger
+# blocks, since they allocate one tensor of the size of a block; torch operations allocate several.
 _TOKEN_BLOCKS, _CLASS_BLOCKS, _BLOCKS_FUSED = 64, 128, 24
-# Smaller products are slow, and so are those that do not fill their last tile.
+# Least block sizes; longer blocks consist of whole tiles. Matrix products of other sizes are slow.
 _FEWEST_TOKENS, _FEWEST_CLASSES = 32, 128
 _TILE = 128
-# Closer to α = 1 few rows are sparse, and lists are not worth it.
+# For smaller α few tokens have a sparse p̂, and lists of its support save no time.
 _LEAST_LISTED_ALPHA = 1.25
-# torch.vmap runs over the tokens of one layer only.
+# Tensors without batch axes: torch.vmap over one of these calls the operators once per layer.
 _LAYER = ("loss_hidden", "loss_weight", "loss_bias", "loss_target")
 
 
 def token_blocks(tokens: int, fused: bool) -> Iterator[slice]:
-    """Tokens whose logits are in memory at once."""
+    """Slices of tokens, whose logits are in memory at once; `fused`: by Triton's kernels."""
     return _slices(tokens, _BLOCKS_FUSED if fused else _TOKEN_BLOCKS, _FEWEST_TOKENS)
 
 
 def _class_blocks(classes: int, fused: bool) -> Iterator[slice]:
-    """Classes whose logits are in memory at once."""
+    """Slices of classes, whose logits are in memory at once; `fused`: by Triton's kernels."""
     return _slices(classes, _BLOCKS_FUSED if fused else _CLASS_BLOCKS, _FEWEST_CLASSES)
 
 
 def _slices(count: int, parts: int, fewest: int) -> Iterator[slice]:
-    """About this many parts of a range, in whole tiles."""
+    """About `parts` slices of range(count), each of at least `fewest` or, if more than a tile, of whole tiles."""
     size = max(-(-count // parts), fewest)
     if size > _TILE:
         size = -(-size // _TILE) * _TILE
@@ -74,17 +74,17 @@ def _results_like(
 def linear_losses(
     loss: LinearLoss, fused: bool, needs_hidden: bool, needs_weight: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Losses of tokens, without their logits.
+    """Losses of tokens, from blocks of logits that are computed one after the other.
 
     Args:
         loss: the layer; losses of `IGNORED` tokens are arbitrary, and their cotangents 0.
         fused: whether Triton's kernels take the logits.
         needs_hidden: whether the hidden vectors need a gradient.
-        needs_weight: whether the weight or the bias needs one.
+        needs_weight: whether the weight or the bias needs a gradient.
 
     Returns:
-        Losses (T,), statistics (T, 4), and the gradient of each loss by its hidden vector, (T, D) or empty; float32 at
-        least. Then the three tensors of `Supports`, of no tokens where the backward pass needs none.
+        Losses (T,), statistics (T, 4), and the gradient of each loss in its hidden vector, (T, D) or empty; float32 at
+        least. Then the three tensors of `Supports`, of 0 tokens if the backward pass reads no lists.
     """
     results = _results_like(loss, fused, needs_hidden, needs_weight)
     losses, statistics, slopes, *lists = results
@@ -107,24 +107,24 @@ def linear_losses(
                     slopes[rows] = support_products(logits, block, of_block, supports.of(rows), mean_row)
             elif needs_hidden:
                 slopes[rows] = _dense_products(logits, block, of_block, fused)
-            del logits  # before the next block is made
+            del logits  # frees memory for the next block
     return results
 
 
 def _losses_and_statistics(logits: Tensor, loss: LinearLoss, fused: bool) -> tuple[Tensor, Tensor]:
-    """Losses (T,) and statistics of tokens with all their classes: four numbers each, and by kernels tile maxima."""
+    """Losses (T,) and statistics (T, 4) of a block of tokens; Triton's kernels append maxima of tiles."""
     if fused:
         return row_losses(logits, loss.target, None, loss.alpha, loss.smoothing)
     z = logits.to(wide_dtype(logits.dtype))
     losses, p = losses_and_map(z, loss.alpha, loss.target.unsqueeze(-1), None, loss.smoothing, -1)
     top, p_max = z.amax(-1), p.amax(-1)
-    # A fully masked row has p = 0 for any t.
+    # A fully masked row has p_max = 0, of which a power may be infinite: take t = 1.
     t = torch.where(p_max == 0, 1, p_max) ** (loss.alpha - 1)
     return losses.squeeze(-1), torch.stack([top, t, p_max, torch.full_like(t, loss.smoothing / z.shape[-1])], -1)
 
 
 def _residual(logits: Tensor, ids: Tensor, loss: LinearLoss, statistics: Tensor, g: Tensor, fused: bool) -> Tensor:
-    """g (p̂ − q) of some classes, in the dtype of their logits, maybe in their memory; ids count from the first."""
+    """g (p̂ − q) of a block of classes, in the logits' dtype, maybe over the logits; `ids` count from its start."""
     if fused:
         from contmax.kernels.gpu._launch import in_parts
         from contmax.kernels.losses._gpu_losses import write_gradients
@@ -139,12 +139,12 @@ def _residual(logits: Tensor, ids: Tensor, loss: LinearLoss, statistics: Tensor,
     p.scatter_add_(-1, torch.where(inside, ids, 0).unsqueeze(-1), mass.unsqueeze(-1))
     if loss.smoothing > 0:
         p.sub_(share)
-    # An ignored token has no gradient, whatever its logits.
+    # An ignored token has g = 0, and its logits may be NaN.
     return torch.where(g.unsqueeze(-1) == 0, 0, g.unsqueeze(-1) * p).to(logits.dtype)
 
 
 def _dense_products(logits: Tensor, loss: LinearLoss, statistics: Tensor, fused: bool) -> Tensor:
-    """(p̂ − q) W for tokens with all their classes, (T, D), float32 at least; the logits may be overwritten."""
+    """(p̂ − q) W for a block of tokens, (T, D), float32 at least; may overwrite the logits, which hold all classes."""
     weight, ones = loss.weight, statistics.new_ones(()).expand(statistics.shape[:1])
     difference, wide = _residual(logits, loss.target, loss, statistics, ones, fused), wide_dtype(weight.dtype)
     if weight.dtype == wide:
@@ -183,9 +183,9 @@ def linear_losses_backward(
     g: Tensor,
     needs_weight: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of hidden, weight and bias from those of the losses, g (T,).
+    """Gradients of hidden, weight and bias from g (T,), the gradient of the losses.
 
-    The first is empty where `slopes` is, the others where neither the weight nor the bias needs one.
+    The gradient of hidden is empty if `slopes` is; the others are empty unless `needs_weight`.
     """
     results = _gradients_like(loss, fused, statistics, slopes, needs_weight)
     grad_hidden, grad_weight, grad_bias = results
@@ -207,9 +207,9 @@ def linear_losses_backward(
 def _write_dense_sums(
     loss: LinearLoss, fused: bool, statistics: Tensor, g: Tensor, grad_weight: Tensor, grad_bias: Tensor
 ) -> None:
-    """Write Σ_t g_t (p̂_t − q_t) h_tᵀ and Σ_t g_t (p̂_t − q_t), from logits that are made again."""
+    """Write the gradients of W, Σ_t g_t (p̂_t − q_t) h_tᵀ, and of b, Σ_t g_t (p̂_t − q_t), from recomputed logits."""
     hidden, weight, bias, target = loss[:4]
-    # The vector of an ignored token may be NaN, and NaN times its residual of 0 is NaN.
+    # The hidden vector of an ignored token may be NaN, and NaN times a residual of 0 is NaN.
     hidden = hidden.masked_fill((target == IGNORED).unsqueeze(-1), 0)
     for columns in _class_blocks(len(weight), fused):
         logits = F.linear(hidden, weight[columns], None if bias is None else bias[columns])
@@ -217,4 +217,4 @@ def _write_dense_sums(
         torch.mm(difference.mT, hidden, out=grad_weight[columns])
         if bias is not None:
             grad_bias[columns] = difference.sum(0, dtype=wide_dtype(bias.dtype))
-        del logits, difference  # before the next block is made
+        del logits, difference  # frees memory for the next block

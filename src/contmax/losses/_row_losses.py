@@ -1,7 +1,7 @@
-"""Losses of logits along an axis, before weights and reduction: by torch's operations, or by Triton's kernels.
+"""Losses of logits z along an axis, before weights and reduction: by torch operations, or by Triton's kernels.
 
-Torch's operations take any α, and keep one copy of the logits for the backward pass: the probabilities, or the gradient
-itself. Where the backward may be differentiated again, it is rebuilt from the logits by differentiable operations.
+p̂ = entmax(z), q is the target with smoothing s, and e_y the indicator of class y. Torch operations take any α and save
+one tensor of the shape of z, the gradient p̂ or p̂ − q. A backward pass that may be differentiated recomputes it.
 """
 
 import functools
@@ -27,7 +27,7 @@ from contmax.maps._threshold import or_one
 
 
 def fused_losses(z: Tensor, target: Tensor, alpha: float, mask: Tensor | None, smoothing: float, dim: int) -> Tensor:
-    """`class_losses` or `soft_losses` by one kernel, in float32: logits in half precision and a mask as they come."""
+    """`class_losses` or `soft_losses` by a Triton kernel, in float32; it reads half precision, and applies the mask."""
     allowed = None if mask is None else axis_last(mask.expand(z.shape), dim)
     target = axis_last(target, dim) if target.is_floating_point() else target
     losses: Tensor = apply(_FusedLoss, axis_last(z, dim), target, allowed, alpha, smoothing)[0]
@@ -50,7 +50,7 @@ def soft_losses(
 ) -> Tensor:
     """Ω*(z) + (1−s)·(Ω(q) − ⟨z, q⟩) − s·⟨z, u⟩ along an axis, which is dropped; u is uniform on the allowed classes.
 
-    q is the targets over their sum. Masked logits must be −inf.
+    q = target / Σ target. Masked logits must be −inf.
     """
     # Renormalise: near α = 1 any error in Σq is amplified by 1/(α−1).
     target = target / or_one(target.detach().sum(dim, keepdim=True))
@@ -74,7 +74,7 @@ def losses_of_every_class(z: Tensor, alpha: float | Tensor, dim: int) -> Tensor:
 
 
 def _below_maximum(z: Tensor, dim: int) -> Tensor:
-    """Logits less their maximum: this leaves losses as they are, and keeps their digits."""
+    """Logits less their maximum: losses do not change, and large logits do not cost them digits."""
     top = z.detach().amax(dim, keepdim=True)
     return z - torch.where(top == -torch.inf, 0, top)
 
@@ -87,12 +87,12 @@ def _inner(y: Tensor, z: Tensor, dim: int) -> Tensor:
 
 
 def _not_negative(losses: Tensor) -> Tensor:
-    """Losses with rounding below 0 clamped, and the gradient of the losses."""
+    """Losses with rounding below 0 clamped; the gradient is unchanged."""
     return losses + (losses.detach().clamp(min=0) - losses.detach()).nan_to_num()
 
 
 class _FusedLoss(torch.autograd.Function):
-    """Losses along the last axis by Triton's kernels, which keep a few statistics per row beside the logits."""
+    """Losses along the last axis by Triton's kernels, which save a few statistics per row for the backward pass."""
 
     generate_vmap_rule = True
 
@@ -189,7 +189,7 @@ def losses_and_map(
     top = scores.amax(dim, keepdim=True)
     if target is None:
         return (top + gain).to(scores.dtype), p
-    # Subtract the maximum first: it would swallow the loss of large logits.
+    # Subtract the maximum first: added to a large one, the loss would lose its digits.
     top = torch.where(top == -torch.inf, 0, top)
     linear = (1 - smoothing) * (scores.gather(dim, target) - top).double()
     if smoothing > 0:
@@ -197,7 +197,7 @@ def losses_and_map(
         linear = linear + counted.sum(dim, keepdim=True, dtype=torch.float64) * _share(scores, allowed, smoothing, dim)
     # Ω*(z) ≥ ⟨z, q⟩ for every q on the simplex: clamp rounding below 0.
     loss = (gain - linear).to(scores.dtype).clamp(min=0)
-    # The target of a fully masked row has logit −inf, whichever it is.
+    # In a fully masked row (gain = −inf) every class has logit −inf, so any target has infinite loss.
     return torch.where(gain == -torch.inf, torch.inf, loss), p
 
 
@@ -205,14 +205,14 @@ def _share(scores: Tensor, allowed: Tensor | None, smoothing: float, dim: int) -
     """The mass that label smoothing gives to each allowed class."""
     if allowed is None:
         return smoothing / scores.shape[dim]
-    # In the dtype of the scores: a number over an integer would be float32.
+    # Sum in the dtype of the scores: a float over an integer tensor would be float32.
     return smoothing / allowed.expand_as(scores).sum(dim, keepdim=True, dtype=scores.dtype).clamp(min=1)
 
 
 def _less_target(
     p: Tensor, target: Tensor | None, allowed: Tensor | None, smoothing: float, dim: int, in_place: bool
 ) -> Tensor:
-    """p − q, in the memory of p if `in_place`; without a target p."""
+    """p − q, written over p if `in_place`; p if there is no target."""
     if target is None:
         return p
     mass = torch.full_like(target, smoothing - 1, dtype=p.dtype)
@@ -225,9 +225,9 @@ def _less_target(
 
 
 def _where_it_counts(cotangent: Tensor, slope: Tensor) -> Tensor:
-    """Their product: 0 where the cotangent is 0, even if the slope is NaN."""
+    """cotangent · slope, and 0 where the cotangent is 0, even if the slope is NaN."""
     if may_be_differentiated():
-        # The derivative in the cotangent is the slope, also at 0.
+        # Keep the slope where the cotangent is 0: it is the derivative of the product there.
         return cotangent * torch.where((cotangent == 0) & slope.isnan(), 0, slope)
     return torch.where(cotangent == 0, 0, cotangent * slope)
 

@@ -1,4 +1,4 @@
-"""Ω_α on finite sets: from scores to probability vectors."""
+"""Maps with the regulariser Ω_α on finite sets: from scores to probability vectors."""
 
 from contmax.maps._entmax import entmax as entmax
 from contmax.maps._entmax import softmax as softmax

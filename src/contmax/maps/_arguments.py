@@ -11,13 +11,13 @@ from contmax.maps._half_precision import HALF_PRECISION, widened_scores
 
 
 def checked_scores(scores: Tensor, dim: int, name: str) -> Tensor:
-    """The scores in the dtype of the computation: float32 for lower precisions, else their own."""
+    """The scores after `check_scores`, in float32 if they are in half precision."""
     check_scores(scores, dim, name)
     return widened_scores(scores)
 
 
 def check_scores(scores: Tensor, dim: int, name: str) -> None:
-    """Raise if these are no scores, or a tracer of TorchScript holds them."""
+    """Raise unless `scores` are floating-point numbers with an axis `dim` that is not empty; refuse torch.jit.trace."""
     refuse_tracing()
     if not isinstance(scores, Tensor):
         raise TypeError(f"{name} takes a tensor of scores; got {type(scores).__name__}. Pass torch.as_tensor(scores).")
@@ -36,16 +36,16 @@ def check_scores(scores: Tensor, dim: int, name: str) -> None:
 
 
 def output_dtype(scores: Tensor) -> torch.dtype:
-    """The dtype of the result: that of the scores, or float32 where autocast is on, as for torch.softmax."""
+    """The dtype of p: the dtype of the scores, or float32 for half precision under autocast, as for torch.softmax."""
     dtype = scores.dtype
-    # Autocast is seldom on anywhere, and that is quicker to find out than its state on one kind of device.
+    # Ask first about autocast on any device, mostly off: this takes less time than asking about one device.
     if dtype in HALF_PRECISION and autocast_is_on_anywhere() and torch.is_autocast_enabled(device_type(scores)):
         return torch.float32
     return dtype
 
 
 def tempered(scores: Tensor, temperature: float | Tensor, dim: int) -> Tensor:
-    """scores / temperature up to a constant."""
+    """(scores − their maximum) / temperature; no map depends on a constant added to all scores."""
     if isinstance(temperature, Tensor):
         temperature = temperature.to(scores.dtype)
         is_wrong = is_eager_cpu(temperature) and bool((temperature.detach() <= 0).any())
@@ -55,7 +55,7 @@ def tempered(scores: Tensor, temperature: float | Tensor, dim: int) -> Tensor:
         raise ValueError(
             f"temperature must be positive; got {_described(temperature)}. Pass 1.0 to leave scores as they are."
         )
-    # Without their maximum the scores may overflow only to −inf, and a temperature has a finite inverse.
+    # Scores less their maximum overflow only to −inf, and a temperature of at least `smallest` has a finite inverse.
     top = scores.detach().amax(dim, keepdim=True)
     smallest = torch.finfo(scores.dtype).tiny
     temperature = temperature.clamp(min=smallest) if isinstance(temperature, Tensor) else max(temperature, smallest)

@@ -1,9 +1,9 @@
-"""p̂ = argmax ⟨x, p⟩ − Ω_α(p), its value Ω*_α(x) and its pull-back, by the backend that a public call has chosen.
+"""p̂ = argmax ⟨x, p⟩ − Ω_α(p), the maximum Ω*_α(x) and the gradients of p̂, by the backend that a public call chose.
 
 The distribution lies along the last axis; α is a number, or a tensor of size 1 along that axis. In a trace and under
 torch.vmap the kernels are opaque operators, and so is the torch reference where it takes hundreds of operations (α > 2
 or α a tensor). For a fixed α ≤ 2 the reference is short and fuses well, so it is traced. An exported program must not
-depend on our operators: `backend_of` says torch there, and all of the reference is traced.
+depend on our operators: in an export `backend_of` chooses torch, and the whole reference is traced.
 """
 
 import torch
@@ -43,9 +43,9 @@ def regularized_argmax(
         scores: x (*batch, n).
         alpha: α, a float or a tensor (*batch, 1).
         mask: boolean, of the shape of the scores; True = may be attended.
-        weights: masses of the points in as many axes as the scores have, Σ w p = 1. Only torch's backend takes them.
-        dtype: of p. Only Triton's kernels take another one than the scores have.
-        backend: who computes.
+        weights: masses w of the points, of the rank of the scores, so that Σ w p = 1; for the torch backend only.
+        dtype: dtype of p, which differs from the dtype of the scores for Triton's kernels only.
+        backend: the backend that computes p.
     """
     if _is_short(alpha, backend):
         return _argmax_reference(_masked(scores, mask), alpha, weights)[0]
@@ -61,8 +61,8 @@ def pull_back(
     needs_alpha: bool,
     backend: Backend,
 ) -> tuple[Tensor, Tensor | None]:
-    """Gradients of the scores, in their dtype, and of α for each slice where it is needed, from the gradient of p."""
-    # A compiled kernel cannot be differentiated again.
+    """The gradient of the scores, in `dtype`, and of α per slice (None unless `needs_alpha`), from `cotangent` of p."""
+    # A second derivative needs torch operations: compiled kernels have no derivative.
     if needs_reference(cotangent) or _is_short(alpha, backend):
         wide = wide_dtype(p.dtype)
         p, cotangent = in_dtype(p, wide), in_dtype(cotangent, wide)
@@ -73,27 +73,27 @@ def pull_back(
 
 
 def regularized_max(scores: Tensor, alpha: float | Tensor, dim: int) -> tuple[Tensor, Tensor]:
-    """The maximiser p, and by how much the maximum Ω*_α(x) = ⟨x, p⟩ − Ω_α(p) exceeds max x, of size 1 along `dim`.
+    """The maximiser p and the gain Ω*_α(x) − max x of its value ⟨x, p⟩ − Ω_α(p), of size 1 along `dim`.
 
-    Large scores would swallow that excess, which is in float64, and −inf where nothing may be attended.
+    The gain is in float64, and −inf where nothing may be attended. Added to a large max x, it would lose its digits.
     """
     backend = backend_of_map(scores, alpha)
     x, alpha = axis_last(scores, dim), alpha_of_rows(alpha, scores, dim)
     results = _max_reference(x, alpha) if _is_short(alpha, backend) else _regularized_max(x, alpha, backend.value)
     if x is scores:
         return results
-    # torch wants the tangents of a view in the layout of the view, so the results are detached from theirs.
+    # Detach views from their bases, because torch requires tangents of a view in the layout of the view.
     p, gain = (y.movedim(-1, dim).detach() for y in results)
     return p, gain
 
 
 def axis_last(x: Tensor, dim: int) -> Tensor:
-    """The tensor with this axis last."""
+    """x with axis `dim` moved to the end."""
     return x if dim in (-1, x.dim() - 1) else x.movedim(dim, -1)
 
 
 def alpha_of_rows(alpha: float | Tensor, scores: Tensor, dim: int) -> float | Tensor:
-    """α as it is, or a tensor of one for each row, (*batch, 1)."""
+    """A float α unchanged, or a tensor with one α per row, (*batch, 1)."""
     if not isinstance(alpha, Tensor):
         return alpha
     shape = list(scores.shape)
@@ -102,7 +102,7 @@ def alpha_of_rows(alpha: float | Tensor, scores: Tensor, dim: int) -> float | Te
 
 
 def _is_short(alpha: float | Tensor, backend: Backend) -> bool:
-    """Whether the torch reference runs as it is, and not as an opaque operator."""
+    """Whether to call the torch reference directly, rather than as an opaque operator."""
     return backend is Backend.TORCH and (is_exporting() or (isinstance(alpha, float) and alpha <= 2))
 
 
@@ -155,7 +155,7 @@ def _entmax_backward(
 
 
 def _numba_takes(x: Tensor, alpha: float | Tensor, backend: str) -> bool:
-    """Whether numba's kernels take these rows: no α is more than 2, and no hook has changed the dtype of p."""
+    """Whether numba's kernels take x, whose dtype a saved-tensor hook may have changed: they need all α ≤ 2."""
     if backend != Backend.NUMBA.value or x.dtype not in NUMBA_DTYPES:
         return False
     return not isinstance(alpha, Tensor) or not bool((alpha > 2).any())
@@ -182,18 +182,18 @@ def _max_reference(scores: Tensor, alpha: float | Tensor) -> tuple[Tensor, Tenso
     inside = p > 0
     surprise = log_beta(torch.where(inside, p, 1), 2 - alpha)
     gain = torch.where(inside, p * (torch.where(inside, shifted, 0) - surprise / alpha), 0).sum(-1, keepdim=True)
-    # A maximum that is not a number makes NaN of its difference from itself.
+    # top − top is NaN where the maximum is NaN or +inf, and makes the gain NaN.
     return p, torch.where(top == -torch.inf, -torch.inf, gain.double() + (top - top))
 
 
 def _probabilities(scores: Tensor, shifted: Tensor, alpha: float | Tensor, weights: Tensor | None) -> Tensor:
-    """p up to a factor close to one."""
+    """p before exact normalisation: its sum may be off by rounding. `shifted` is scores less their maximum."""
     if isinstance(alpha, float):
         return _newton(shifted, alpha, weights) if alpha <= 2 else _sorted(scores, alpha, weights)
     beyond = alpha > 2
     if is_eager_cpu(alpha) and not bool(beyond.any()):
         return _newton(shifted, alpha, weights)
-    # To branch on values of an accelerator would mean to wait for them: both forms are computed, each where it holds.
+    # Branching on α would wait for the device: compute both forms, with a harmless α where the other form applies.
     low = _newton(shifted, torch.where(beyond, 2, alpha), weights)
     return torch.where(beyond, _sorted(scores, torch.where(beyond, alpha, 3), weights), low)
 

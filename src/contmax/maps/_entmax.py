@@ -1,8 +1,8 @@
-"""The maps themselves: softmax, sparsemax and α-entmax over an axis, differentiable to every order.
+"""softmax, sparsemax and α-entmax over an axis, differentiable to every order.
 
-A call takes one of two ways. Any call: `_apply` checks the arguments, `entmax_map` chooses a backend, and `_Entmax`
-holds the derivatives. The commonest eager call, one α ≤ 2 over the last axis without mask or temperature: `_eager_map`
-hands the scores to a kernel at once (`_EagerEntmax`), because the checks take longer than a small map.
+A call takes one of two ways. In general, `_apply` checks the arguments, `entmax_map` chooses a backend, and `_Entmax`
+holds the derivatives. For the commonest eager call, a fixed α ≤ 2 over the last axis without mask or temperature,
+`_eager_map` hands the scores directly to a kernel (`_EagerEntmax`), because checks take longer than a small map.
 """
 
 from typing import Any
@@ -28,7 +28,7 @@ __all__ = ["entmax", "entmax_map", "softmax", "sparsemax"]
 
 
 class _Entmax(torch.autograd.Function):
-    """p̂ along the last axis; the backward is made of torch operations whenever it may be differentiated again."""
+    """p̂ along the last axis; a backward pass that may be differentiated again consists of torch operations."""
 
     generate_vmap_rule = True
 
@@ -60,14 +60,14 @@ class _Entmax(torch.autograd.Function):
 def _moved(
     p: Tensor, tangent: Tensor | None, alpha: float | Tensor, alpha_tangent: Tensor | None, weights: Tensor | None
 ) -> Tensor:
-    """The tangent of p from those of scores and α."""
+    """The tangent of p from the tangents of scores and α."""
     wide = wide_dtype(p.dtype)
     tangent = None if tangent is None else tangent.to(wide)
     return push_forward_reference(p.to(wide), tangent, alpha, alpha_tangent, weights).to(p.dtype)
 
 
 class _EagerEntmax(torch.autograd.Function):
-    """The map by a kernel that is ready for scores like these (`ready` in `contmax.kernels.rows`)."""
+    """p̂ by a kernel that `ready`, of `contmax.kernels.rows`, has prepared for tensors like the scores."""
 
     @staticmethod
     def forward(ctx: Any, scores: Tensor, ready: Any) -> Tensor:
@@ -86,7 +86,7 @@ class _EagerEntmax(torch.autograd.Function):
             try:
                 grad = ready.backward(p, cotangent)
             except RuntimeError:
-                # A batch of cotangents has no memory. To find out first takes longer.
+                # Cotangents under torch.vmap have no memory, so the kernel raises. Checking first would take longer.
                 if is_eager(cotangent):
                     raise
                 grad = None
@@ -104,10 +104,10 @@ _eager_apply = bare_apply(_EagerEntmax)
 
 
 def _eager_map(scores: Tensor, alpha: object, dim: int, mask: Tensor | None, temperature: object) -> Tensor | None:
-    """p of the commonest eager calls, whose arguments need no other check; None for all others.
+    """p for the commonest eager calls, whose arguments need no other check; None for all other calls.
 
-    On a GPU most of the time of a small map is Python's, so as little as possible is found out here: a tensor that
-    stands for others has no memory, and the kernel refuses it.
+    On a GPU a small map spends most of its time in Python, so the checks are few: a fake or wrapped tensor has no
+    memory, and the kernel raises RuntimeError.
     """
     if (
         type(alpha) is float
@@ -118,9 +118,9 @@ def _eager_map(scores: Tensor, alpha: object, dim: int, mask: Tensor | None, tem
         and dim == -1
         and type(scores) in REAL_TYPES
         and not is_dynamo_compiling()
-        and not number_of_modes()  # other tracers, to which constants may be real
+        and not number_of_modes()  # modes such as make_fx, which may trace ordinary tensors
         and not transforms_are_active()
-        and not torchscript_is_tracing()  # refused by the checks of `_apply`
+        and not torchscript_is_tracing()  # `_apply` raises an error
     ):
         backend = backend_of(scores)
         if backend is Backend.TORCH:
@@ -143,7 +143,7 @@ def entmax_map(
     mask: Tensor | None = None,
     dtype: torch.dtype | None = None,
 ) -> Tensor:
-    """The bare map on checked arguments, for the layers above; `weights` are masses of the points, Σ w p = 1."""
+    """p̂ along `dim` for checked arguments, in `dtype`; `weights` are masses w of the points, so that Σ w p = 1."""
     if weights is None and isinstance(alpha, float) and alpha == 1:
         return _softmax_or_zeros(scores, dim)
     backend = backend_of_map(scores, alpha)
@@ -152,7 +152,7 @@ def entmax_map(
         backend = backend_of_map(scores, alpha)
     if weights is not None:
         backend = Backend.TORCH
-        # In as many axes as the scores have, so that torch.vmap may put its own in front.
+        # Give the weights the rank of the scores, because torch.vmap puts its axis in front.
         weights = axis_last(weights.reshape((1,) * (scores.dim() - weights.dim()) + weights.shape), dim)
     if mask is not None:
         mask = axis_last(mask.expand(scores.shape), dim)
@@ -164,9 +164,9 @@ def entmax_map(
 
 
 def _softmax_or_zeros(scores: Tensor, dim: int) -> Tensor:
-    """torch.softmax, with zeros and zero gradient where a slice has nothing to attend.
+    """torch.softmax, with zeros and zero gradient for slices whose scores are all −inf.
 
-    A cotangent of what is masked does not matter, whatever it is.
+    Cotangents at scores of −inf have no effect, even NaN.
     """
     masked = scores == -torch.inf
     return torch.softmax(scores.masked_fill(masked.all(dim, keepdim=True), 0), dim).masked_fill(masked, 0)

@@ -1,4 +1,4 @@
-"""Scores in half precision, computed with in float32."""
+"""Half-precision scores in float32, with gradients rounded back to half precision."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ HALF_PRECISION = (torch.float16, torch.bfloat16)
 
 
 def widened_scores(scores: Tensor) -> Tensor:
-    """Scores in float32 if they come in half precision, else as they are; gradients are `narrowed`."""
+    """Half-precision scores in float32, others unchanged; `narrowed` rounds the gradient."""
     if scores.dtype not in HALF_PRECISION:
         return scores
     if is_exporting():
@@ -22,9 +22,9 @@ def widened_scores(scores: Tensor) -> Tensor:
 
 
 def narrowed(gradient: Tensor, dtype: torch.dtype) -> Tensor:
-    """A gradient in the dtype of the scores; the largest finite numbers replace what half precision cannot hold.
+    """A gradient in `dtype`, the dtype of the scores, clamped to its finite range.
 
-    For α > 2 the gradient of a small probability is often that large.
+    For α > 2 the gradient of a small probability often exceeds the range of half precision.
     """
     if gradient.dtype == dtype:
         return gradient

@@ -1,15 +1,15 @@
 r"""Implicit derivatives of p = exp_{2−α}(x − A), Σ w p = 1, for both modes of differentiation: the torch reference.
 
-With the escort weights s = p^{2−α} (0 off the support) and ⟨v⟩ = Σ w s v / Σ w s, for points of mass w:
+With the escort weights s = p^{2−α} (0 off the support) and ⟨v⟩ = Σ w s v / Σ w s of a vector v, for points of mass w:
 
     dp = s (dx − ⟨dx⟩) − s (D − ⟨D⟩) dα,          D = ∂/∂α log_{2−α}(p) = ln²p ∫₀¹ u p^{(α−1)u} du.
 
 So the derivative in α is the Jacobian in x applied to −D: one formula, smooth through α = 1, where D = ½ ln²p.
 Martins et al. 2020, Eq. jacobians_discrete and the proposition on the generalised covariance.
 
-Where one point j has nearly all the mass w s, v_j − ⟨v⟩ cancels. So everything is taken relative to that point, the
-anchor: with c = v − v_j, which is exactly 0 there, only a sum over the other points is left. The distribution lies
-along the last axis.
+Where one point j, the anchor, has nearly all the mass w s, v_j − ⟨v⟩ cancels. So the code uses v − ⟨v⟩ = c − ⟨c⟩ with
+c = v − v_j, which is exactly 0 at the anchor: ⟨c⟩ is a sum over the other points. The distribution lies along the last
+axis.
 """
 
 import torch
@@ -26,7 +26,7 @@ _LARGEST = 700.0  # exp of this is finite in float64
 def pull_back_reference(
     p: Tensor, cotangent: Tensor, alpha: float | Tensor, weights: Tensor | None, needs_alpha: bool
 ) -> tuple[Tensor, Tensor | None]:
-    """Vector–Jacobian product, w times the Jacobian–vector product of g/w, and the gradient of α where it is needed."""
+    """Gradients of the scores, w times the Jacobian–vector product of cotangent/w, and of α if `needs_alpha`."""
     g = cotangent if weights is None else cotangent / weights
     if isinstance(alpha, float) and alpha <= 2:
         grad = _bounded_product(p, g, alpha, weights)
@@ -42,7 +42,7 @@ def pull_back_reference(
 def push_forward_reference(
     p: Tensor, tangent: Tensor | None, alpha: float | Tensor, alpha_tangent: Tensor | None, weights: Tensor | None
 ) -> Tensor:
-    """Jacobian–vector product s (v − ⟨v⟩): how p moves when the scores move by `tangent` and α by `alpha_tangent`."""
+    """Jacobian–vector product: the tangent of p when the scores have `tangent` and α has `alpha_tangent`."""
     if isinstance(alpha, float) and alpha <= 2:
         return p.new_zeros(p.shape) if tangent is None else _bounded_product(p, tangent, alpha, weights)
     escort = _Escort(p, alpha, weights)
@@ -51,7 +51,7 @@ def push_forward_reference(
 
 
 def _bounded_product(p: Tensor, v: Tensor, alpha: float, weights: Tensor | None) -> Tensor:
-    """s (v − ⟨v⟩) for a fixed α ≤ 2, where s ≤ 1: plain numbers in the dtype of p, few passes."""
+    """s (v − ⟨v⟩) in the dtype of p, for a fixed α ≤ 2, where s = p^{2−α} is small if p is."""
     escort = power_on_support(p, 2 - alpha)
     mass = escort if weights is None else weights * escort
     centred = v - v.gather(-1, mass.detach().argmax(-1, keepdim=True))
@@ -65,9 +65,8 @@ class _Escort:
 
     For α > 2 a small probability has an enormous s, often beyond the range of the dtype, while the derivative itself is
     of order one: the largest entry of s (c − ⟨c⟩), with c = 0 at the anchor, is at least half of max s |c|. So s c is
-    kept relative to that maximum, e^Λ, and the mass w s relative to its own, e^L. Each factor is then at most one, and
-    underflow loses only negligible terms. The pivots (the anchor, Λ and L) are constants in derivatives: the results
-    do not depend on them.
+    divided by its maximum, e^Λ, and the mass w s by its maximum, e^L. Each quotient is at most one, and underflow loses
+    only negligible terms. The pivots (the anchor, Λ and L) are constants in derivatives, as no result depends on them.
     """
 
     def __init__(self, p: Tensor, alpha: float | Tensor, weights: Tensor | None) -> None:
@@ -85,9 +84,9 @@ class _Escort:
         self._total = or_one(mass.sum(-1, keepdim=True))
 
     def product(self, v: Tensor, shift: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """s (v − ⟨v⟩) + shift less its mean, in the dtype of p, its largest number where that overflows; and v − ⟨v⟩.
+        """s (v − ⟨v⟩) + shift − s ⟨shift/s⟩, clamped to the range of p's dtype; and v − ⟨v⟩ − ⟨shift/s⟩.
 
-        Here s c + shift = y e^Λ with |y| of order one.
+        In the code s c + shift = y e^Λ, with |y| of order one.
         """
         # Off the support v may be infinite.
         centred = torch.where(self.inside, v - v.gather(-1, self.anchor), 0)
@@ -101,14 +100,14 @@ class _Escort:
         mean = (self.weights * y).sum(-1, keepdim=True) / self._total
         half, largest = (scale / 2).clamp(max=_LARGEST).exp(), torch.finfo(self.dtype).max
         moved = ((y - self._share * mean) * half * half).clamp(-largest, largest).to(self.dtype)
-        # The mean of y is in units of e^{Λ−L}.
+        # ⟨c⟩ + ⟨shift/s⟩ = mean · e^{Λ−L}.
         return moved, centred - mean * _bounded_exp(scale - self._pivot)
 
     def alpha_rate(self) -> Tensor:
-        r"""s (D − D_j), the movement of p with α before it is centred; 0 at the anchor j and off the support.
+        r"""s (D − D_j), minus the derivative of p in α before centring; 0 at the anchor j and off the support.
 
         D = (1 − (1 − y) e^y)/ε², y = ε ln p. Where |y| is not small, s (D − D_j) = p (expm1(d)(1 − y_j) − d)/ε² with
-        d = y_j − y: this form has no s, which would overflow, and no 1, in which the difference would be lost.
+        d = y_j − y: in this form nothing overflows, as s does, and no term 1 cancels.
         """
         epsilon = self.alpha - 1
         y = epsilon * self.log_p
@@ -127,10 +126,10 @@ def _bounded_exp(exponent: Tensor) -> Tensor:
 
 
 def _fixed(x: Tensor) -> Tensor:
-    """The numbers of x: detached, or as they are where torch cannot detach them and `torch.no_grad` must do."""
+    """x detached, or x itself where torch cannot detach it; callers are under `torch.no_grad`."""
     return x if not is_compiling() and is_batch_of_cotangents(x) else x.detach()
 
 
 def _or_zero(pivot: Tensor) -> Tensor:
-    """The pivot, or 0 where there is nothing to scale."""
+    """The pivot, the logarithm of a maximum, or 0 where the maximum is 0."""
     return torch.where(pivot == -torch.inf, 0, pivot)

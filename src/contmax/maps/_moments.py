@@ -1,4 +1,4 @@
-"""Where a probability vector looks and how wide: the moments of weights over positions."""
+"""Mean and covariance of positions under a probability vector."""
 
 import torch
 from torch import Tensor
@@ -30,8 +30,8 @@ def moments(
             means positions on the line: pass (*batch, L, N).
         grid: numbers of cells L_i along the N axes; by default n^(1/N) for all of them, n the number of positions.
         mask: boolean, (L,) or (*batch, L); True = counts, in n too. What stands elsewhere may be anything, NaN too.
-        sides: of a cell along the N axes, broadcastable to (*batch, N), in place of 1/L_i: for positions in other units
-            than those of the unit cube.
+        sides: sides of a cell along the N axes, broadcastable to (*batch, N), in place of 1/L_i: for positions in units
+            other than those of the unit cube.
 
     Returns:
         On the line mean and variance, both (*batch); in N dimensions mean (*batch, N) and covariance (*batch, N, N).
@@ -74,7 +74,7 @@ def _cell_spread(p: Tensor, grid: tuple[int, ...] | None, mask: Tensor | None, m
         count = mask.sum(-1, keepdim=True).clamp(min=1).to(mean.dtype)
         return (1 / (12 * count ** (2 / dim))).expand_as(mean)
     sizes = grid if grid is not None else (length ** (1 / dim),) * dim
-    # Filled on the device: a tensor made of a list would be copied there, and the host would wait.
+    # Fill on the device: a tensor made from a list would be copied to the device while the host waits.
     return torch.stack([mean.new_full((), 1 / (12 * n * n)) for n in sizes]).expand_as(mean)
 
 

@@ -1,6 +1,6 @@
 """α-entmax for α > 2: the support by a search over the sorted scores, then one smooth scalar equation, in logarithms.
 
-Nothing here is differentiated: `_jacobian` holds the implicit derivatives.
+No function of this file is differentiated: `_jacobian` holds the implicit derivatives.
 """
 
 import torch
@@ -23,11 +23,11 @@ def sorted_probabilities(scores: Tensor, alpha: float | Tensor, weights: Tensor 
 
         p_i(v) = ((z_i − z_m) + v^{α−1})ᵏ,      Σ_{i≤m} w_i (p_i(v) − p_i(0)) = 1 − Σ_{i<m} w_i p_i(0) =: δ.
 
-    Differences of 1e-300 count, and v^{α−1} underflows: z_i − z_m is taken from the scores as they came, and all
-    powers are exponentials of multiplied logarithms.
+    Differences of 1e-300 matter, and v^{α−1} underflows: z_i − z_m comes from scores that are not shifted, and powers
+    are exponentials of scaled logarithms.
 
     Args:
-        scores: x, not shifted; −inf where nothing may be attended. Slices with NaN or +inf give anything.
+        scores: x, not shifted; −inf where nothing may be attended. The result is arbitrary for slices with NaN or +inf.
         alpha: α, a float or a tensor of size 1 along the last axis, along which the distribution lies.
         weights: positive masses w of the points (None: all 1).
 
@@ -46,9 +46,9 @@ def sorted_probabilities(scores: Tensor, alpha: float | Tensor, weights: Tensor 
 
 
 def _log_base(x: Tensor, lowest: Tensor, epsilon: float | Tensor) -> Tensor:
-    """ln p_i(0) = ln(ε (x_i − x_m))/ε; −inf where x_i ≤ x_m, anything where x_m = −inf."""
+    """ln p_i(0) of `sorted_probabilities`, ln(ε (x_i − x_m))/ε; −inf where x_i ≤ x_m, anything where x_m = −inf."""
     gap = (x - lowest).clamp(min=0)
-    # ε is multiplied in as two logarithms: a product could overflow.
+    # Add ln ε: the product ε (x_i − x_m) could overflow.
     scale = epsilon.log() if isinstance(epsilon, Tensor) else torch.full_like(lowest, epsilon).log()
     return (gap.log() + scale) / epsilon
 
@@ -67,10 +67,10 @@ def _last_in_support(x: Tensor, w: Tensor, epsilon: float | Tensor) -> Tensor:
 
 
 def _grow_to_fill(log_base: Tensor, w: Tensor, last_weight: Tensor, epsilon: float | Tensor) -> Tensor:
-    """p_i(v) with Σ w (p(v) − p(0)) = δ, by Newton steps in ln v, or halves of the bracket where a step leaves it.
+    """p_i(v) of `sorted_probabilities`, by Newton steps in ln v, or bisection where a step leaves the bracket.
 
-    p_i(v) ≥ v and p_i(v) − p_i(0) ≤ v, with equality for the last point: a bracket. From its upper end few steps are
-    needed, because on logarithmic scales the slope lies between 1 and ε.
+    The bracket follows from p_i(v) ≥ v and p_i(v) − p_i(0) ≤ v, which are equalities for the last point. Few steps lead
+    from its upper end to the root, because on logarithmic scales the slope lies between 1 and ε.
     """
     base = log_base.exp()
     above_last = base > 0
@@ -98,9 +98,9 @@ def _grow_to_fill(log_base: Tensor, w: Tensor, last_weight: Tensor, epsilon: flo
 
 
 def _bits(length: int | torch.SymInt) -> int:
-    """Steps of a bisection over this many points; over an unknown number, those for the most there may be."""
+    """Steps of a bisection over `length` points, or over the largest possible length if it is symbolic."""
     if isinstance(length, int):
         return max(1, (length - 1).bit_length())
-    from torch.fx.experimental.symbolic_shapes import statically_known_true  # takes a while to import
+    from torch.fx.experimental.symbolic_shapes import statically_known_true  # slow to import
 
     return next((bits for bits in range(1, 32) if statically_known_true(length <= 2**bits)), 32)

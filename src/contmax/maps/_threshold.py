@@ -1,8 +1,7 @@
 """The normaliser A that makes exp_{2−α}(x − A) sum to one, for 0 < α ≤ 2: the threshold is τ = A − 1/(α−1).
 
-Scores lie along the last axis and arrive less their maximum; A is then ≥ 0 (up to the weight of the maximum) and is
-returned less that maximum, too. Nothing here is differentiated: `_jacobian` holds the implicit derivatives. For α > 2
-see `_sorted_support`.
+Scores x lie along the last axis, with their maximum subtracted, so that A ≥ 0 unless points have weights. No function
+of this file is differentiated: `_jacobian` holds the implicit derivatives. For α > 2 see `_sorted_support`.
 """
 
 from collections.abc import Callable
@@ -46,18 +45,18 @@ def newton_normaliser(shifted: Tensor, alpha: float | Tensor, weights: Tensor | 
         if isinstance(alpha, Tensor):
             power = torch.where(log_p == -torch.inf, 0, power)
         total, slope = _sum(p, weights), _sum(power, weights)
-        # Where nothing may be attended the total is zero, and so is the step.
+        # In a fully masked row the total is zero, and so is the step.
         log_total = total.clamp(min=info.tiny).log()
         step = total / slope.clamp(min=info.tiny) * _over(1 - alpha, log_total, torch.expm1)
         previous, normaliser = normaliser, normaliser + step
-        # Rounding ends the climb: a row has arrived when it no longer moves right.
+        # Newton's iterates increase until rounding stops them: a row has converged when A no longer grows.
         if eager and not bool((normaliser - previous > 4 * info.eps * (1 + normaliser.abs())).any()):
             break
     return normaliser
 
 
 def _left_end(shifted: Tensor, alpha: float | Tensor, weights: Tensor | None) -> Tensor:
-    """A at which the maximum alone has mass one, so that S ≥ 1: 0 without weights, −log_{2−α}(1/w_max) with."""
+    """A at which the maximum, of weight w, has mass one, so the total is ≥ 1: −log_{2−α}(1/w), or 0 without weights."""
     if weights is None:
         return torch.zeros_like(shifted[..., :1])
     # The largest weight among the maxima; 1 where nothing may be attended.
@@ -66,7 +65,7 @@ def _left_end(shifted: Tensor, alpha: float | Tensor, weights: Tensor | None) ->
 
 
 def deformed_exp(v: Tensor, epsilon: float | Tensor) -> Tensor:
-    """exp_{1−ε}(v) = [1 + εv]₊^{1/ε} in few passes, for arguments whose derivatives nobody needs."""
+    """exp_{1−ε}(v) = [1 + εv]₊^{1/ε} in few passes over memory, where no derivative is needed."""
     return _log_of_deformed_exp(v, epsilon).exp()
 
 
@@ -92,5 +91,5 @@ def power_on_support(p: Tensor, exponent: float | Tensor) -> Tensor:
 
 
 def or_one(total: Tensor) -> Tensor:
-    """A safe denominator: a slice with nothing to attend has Σ w s = 0 and gets zero, not NaN."""
+    """`total` with 1 in place of 0, a safe denominator: fully masked slices give 0, not NaN."""
     return torch.where(total == 0, 1, total)

@@ -30,12 +30,12 @@ def window_values(
     """E_p[ψ] of β-Gaussians of half-width a and their slopes, by windows.
 
     Args:
-        loc: μ, (*batch), float32 or float64 as all others.
+        loc: μ, (*batch), float32 or float64, the dtype of all tensors.
         half: a, (*batch).
         centre: μ_j, (K,).
         width: σ_j, (K,).
         k: 1/(α−1), from 0 to 4.
-        constant: that of (1 − y²)ᵏ on [−1, 1].
+        constant: the normaliser of (1 − y²)ᵏ on [−1, 1].
         rule: nodes and weights on [0, 1], (q,) each.
         with_slopes: whether to compute slopes.
 
@@ -98,7 +98,7 @@ def plane_scale_means(form: Sequence[Tensor], order: float, rule: Sequence[float
 
 
 def _array(tensor: Tensor) -> Any:
-    # `force`: torch may have put off a negation, and zeros may have no memory.
+    # `force` is for tensors with a pending negation, and for zeros without memory.
     return tensor.contiguous().numpy(force=True)
 
 

@@ -1,9 +1,9 @@
-"""The mean of a Gaussian over the law of its scale and its slopes, block by block of pairs, in either precision.
+"""The mean of a Gaussian over the law of its scale and its slopes, by blocks of pairs, in float32 or float64.
 
-The arithmetic is that of the torch reference in `contmax.expectations` (`_scale_law`, `_plane_form`), which explains
-the numbers and the path. The rows of a block lie in one array at a known distance from each other, so that LLVM sees
-that they do not overlap; `f`, its dtype, makes constants of that precision. The polynomials of sin and cos are from
-Cephes, that of arctan is minimax (Remez).
+The torch reference in `contmax.expectations` (`_scale_law`, `_plane_form`) explains the algorithm, the numbers a, b, c,
+n, g, and the path. The rows of a block lie in one array at known distances, so that LLVM sees that rows do not overlap;
+`f`, the dtype of the array, converts constants to its precision. The polynomials of sin and cos are from Cephes, the
+polynomial of arctan is minimax (Remez).
 """
 
 import math
@@ -34,7 +34,7 @@ _QUARTERS_PER_RADIAN = 0.63661977236758134308
 
 @njit
 def of(f, single, double):  # type: ignore[no-untyped-def]
-    """The constant of this precision."""
+    """`single` if f is np.float32, `double` if f is np.float64."""
     return double if f(0.1) == 0.1 else single
 
 
@@ -71,7 +71,7 @@ def sin_cos(x, f):  # type: ignore[no-untyped-def]
 
 @njit(fastmath=fast.CONTRACT, error_model="numpy")
 def _derivatives(a, b, c, n, g, s, f):  # type: ignore[no-untyped-def]
-    """The first three derivatives of the exponent in ln s, as the torch reference has them."""
+    """s f′, −s² f″ and s³ f‴ of f(s) = ln s − ln N(μ; μ_j, Σ_j + V/s), as in `PlaneForm`."""
     x, z = a * s, c / s
     inverse = f(1) / (x + b + z)
     x, y, z, n, g = x * inverse, b * inverse, z * inverse, n * s * inverse, g * inverse

@@ -1,7 +1,7 @@
-"""E_p[ψ] of β-Gaussians against Gaussian bases on the line: windows, nodes and sums, one density after another.
+"""r = E_p[ψ] of β-Gaussians against Gaussian bases on the line: windows, nodes and sums, density after density.
 
-The rule is that of `contmax.expectations._line_gaussian`. A window is placed once for a pair, and the pairs of a
-density take each node side by side. Pairs whose integrand underflows everywhere are skipped.
+`contmax.expectations._line_gaussian` has the rule and its symbols. A window is placed once for a pair, and vector
+instructions add a node to all pairs of a density at once. Pairs whose integrand underflows everywhere are skipped.
 """
 
 import numpy as np
@@ -15,16 +15,16 @@ from contmax.kernels.cpu._lanes import wide_vectors
 _Z0, _DZ, _LEFT, _RIGHT, _SPAN, _NARROW, _ROWS = (np.uint64(i) for i in range(7))
 # Rows of the table of sums over the nodes.
 _VALUE, _BY_LOC, _BY_HALF, _BY_WIDTH, _ESCORT_LOC, _ESCORT_HALF, _SUMS = (np.uint64(i) for i in range(7))
-# Places in the numbers of a rule: k; how much wider than a basis function a narrow density may be; how far a window
-# reaches, and at what distance the Gaussian underflows, both in standard deviations; C_k/√(2π).
+# Indices into `numbers`: k; the largest a/σ_j of a narrow density; the reach of a window, and the distance at which a
+# Gaussian underflows, both in standard deviations; C_k/√(2π).
 _K, _NARROWNESS, _REACH, _FARTHEST, _CONSTANT = (np.uint64(i) for i in range(5))
 
 
 @kernel(error_model="numpy")
 def window_rows(r, by, loc, half, numbers, centre, width, nodes, weights, start, stop):  # type: ignore[no-untyped-def]
-    """r of densities start…stop, and unless `by` has no rows by = ∂r/∂(μ, a, σ_j).
+    """Write r of densities start…stop, and by = ∂r/∂(μ, a, σ_j) unless `by` has no rows.
 
-    E[ψ′] forms for a narrow density or k = 0, escort forms else.
+    Slopes are E[ψ′] for a narrow density or k = 0, and escort integrals otherwise.
     """
     k, functions, with_slopes = centre.dtype.type(numbers[_K]), np.uint64(centre.shape[0]), by.shape[0] > 0
     windows, live = np.empty((_ROWS, functions), centre.dtype), np.empty(functions, np.uint64)
@@ -37,7 +37,7 @@ def window_rows(r, by, loc, half, numbers, centre, width, nodes, weights, start,
                 _add_slopes(windows, count, nodes[n], weights[n], k, sums)
             else:
                 _add_values(windows, count, nodes[n], weights[n], k, sums)
-        # r and slopes of a pair without a window: 0, or NaN from NaN.
+        # Pairs without a window have r and slopes of 0, or NaN if μ or a is NaN.
         r[b] = by[:, b] = np.nan if loc[b] != loc[b] or half[b] != half[b] else 0.0
         for i in range(count):
             j = live[i]
@@ -56,9 +56,9 @@ def window_rows(r, by, loc, half, numbers, centre, width, nodes, weights, start,
 
 @njit(error_model="numpy")
 def _place(loc, half, numbers, centre, width, windows, live):  # type: ignore[no-untyped-def]
-    """The windows of one density, packed, and their number; live[i] is the function of window i.
+    """Write the windows of one density without gaps, and return their number; live[i] is the function of window i.
 
-    In float64: errors of a window are shared by all its nodes, and raised to the power k.
+    The computation is in float64: an error of a window moves all its nodes, and the power k amplifies it.
     """
     narrowness, reach, farthest = numbers[_NARROWNESS], numbers[_REACH], numbers[_FARTHEST]
     mu, a, count = np.float64(loc), np.float64(half), np.uint64(0)
@@ -96,7 +96,7 @@ def _at(windows, i, x):  # type: ignore[no-untyped-def]
 
 @njit
 def _factor(k, from_k):  # type: ignore[no-untyped-def]
-    """(a, b) of a factor a·u + b: u if k is at least `from_k`, else 1. Products of them are powers without a branch."""
+    """(a, b) of a factor a·u + b: u if k ≥ `from_k`, else 1. Four such factors give uᵏ without a branch."""
     one, zero = np.ones_like(k), np.zeros_like(k)
     return (one, zero) if k > from_k - 0.5 else (zero, one)
 

@@ -1,4 +1,4 @@
-"""E_p[ψ] on the line for every α, one for each density, and its gradients: one density at a time in each program.
+"""r = E_p[ψ] on the line for any α, one for each density, and its gradients: one density at a time in a program.
 
 α alone decides which rule fits, so all pairs of a program take one branch: heavy tails, bells, or densities with
 visible ends. The host never reads α. The torch reference is `contmax.expectations._line_scales`.
@@ -22,14 +22,14 @@ from contmax.kernels.means._gpu_windows import bounded, length_in_range, load_fu
 from contmax.numerics import unit_gauss_legendre
 
 _HALF_LOG_2PI, _HALF_LOG_2 = tl.constexpr(0.9189385332046727), tl.constexpr(0.34657359027997264)
-# |ε| below the first number is rounded up to it, where values are those of a Gaussian; above the last p is uniform.
+# |ε| below the first number is set to it, where p is Gaussian; ε above the second is set to it, where p is uniform.
 _LEAST, _MOST = tl.constexpr(1e-7), tl.constexpr(1e6)
 _INVERSE_SQRT_2PI = tl.constexpr(0.3989422804014327)
-# Below the first ε tails are heavy, above the second ends show.
+# Rules by ε: heavy tails below the first number, visible ends from the second on, bells between.
 _TAILS, _EDGES = tl.constexpr(-0.02), tl.constexpr(0.25)
-# Functions of a program at most, forward and backward, and how many of them a thread has: measured on an H200.
+# Most functions of a program, forward and backward, and functions of a thread: measured on an H200.
 _COLUMNS, _BACKWARD_COLUMNS, _TOGETHER = 512, 128, 8
-# Densities from which on several share a program, where it adds to the gradients of the functions.
+# With more densities than this, programs that compute gradients of functions take several densities.
 _FEW = 1024
 
 
@@ -42,7 +42,7 @@ def _gap_in_range(gap):
 
 @triton.jit
 def _gamma_ratio(gap):
-    """G₁(ε) and its derivative."""
+    """G₁(ε) of `contmax.numerics._gamma_ratio`, and its derivative."""
     sign = tl.where(gap < 0.0, -1.0, 1.0).to(tl.float64)
     size = sign * gap
     offset = 8.0 + 0.75 * sign
@@ -114,13 +114,13 @@ def _values_and_slopes(
     edge_rule,
     PER_ROW: tl.constexpr,
 ):
-    """r and ∂r/∂(μ, length, σ_j, α) of a density and functions; ∂length/∂σ of the length its rule takes; NaN or 0."""
+    """r; ∂r/∂(μ, length, σ_j, α), length being b, a or √V by rule; ∂length/∂σ; NaN for NaN parameters, else 0."""
     sigma = tl.load(scale_ptr + row).to(tl.float64)
     gap = _gap_in_range(tl.load(alpha_ptr + row).to(tl.float64) - 1.0 if PER_ROW else sigma * 0.0 + gap)
     log_b, weight, by_gap, log_constant, log_slope = _row_law(sigma, gap)
     epsilon, constant = gap.to(tl.float32), tl.exp(log_constant).to(tl.float32)
     b = length_in_range(tl.exp(log_b).to(tl.float32))
-    # Also ∂ ln length/∂α.
+    # `moves` is ∂ ln length/∂α.
     length, moves = b, by_gap.to(tl.float32)
     r, by_loc, by_length = tl.zeros_like(centre), tl.zeros_like(centre), tl.zeros_like(centre)
     by_width, by_shape = tl.zeros_like(centre), tl.zeros_like(centre)
@@ -151,7 +151,7 @@ def _values_and_slopes(
     constant *= _INVERSE_SQRT_2PI
     by_length = bounded(by_length * constant)
     by_alpha = bounded(by_shape * constant + by_length * (length * moves))
-    # The length is σ to a power, with or without its factor.
+    # The length is proportional to σ^weight.
     by_sigma = (length * weight / sigma).to(tl.float32)
     slopes = (bounded(by_loc * constant), by_length, bounded(by_width * constant), by_alpha)
     return r * constant, slopes, by_sigma, nan_from(mu, log_b)
@@ -174,7 +174,7 @@ def any_fwd_kernel(
 ):
     """r of one density against a block of functions.
 
-    The slopes of the rules are not read here, and the compiler removes them.
+    The compiler removes the slopes, which are not read.
     """
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
@@ -212,9 +212,9 @@ def any_bwd_kernel(
     BASIS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
-    """The shares of a block of functions in the gradients of GROUP densities, each (blocks, B).
+    """Sums over a block of functions for the gradients of GROUP densities, each (blocks, B).
 
-    With BASIS also the share of these densities in the gradients of the functions, (groups, 2, K).
+    With BASIS also sums over these densities for the gradients of the functions, (groups, 2, K).
     """
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     known = column < columns
@@ -244,7 +244,7 @@ def any_bwd_kernel(
 
 
 def values(loc: Tensor, scale: Tensor, index: Tensor | None, centre: Tensor, width: Tensor, number: float) -> Tensor:
-    """r, (*batch, K), of β-Gaussians; α is the tensor `index`, (*batch), of any dtype, or where it is None a number."""
+    """r, (*batch, K), of β-Gaussians; α is the tensor `index`, (*batch), of any dtype, or `number` if that is None."""
     r = loc.new_empty(*loc.shape, centre.shape[0])
     if r.numel():
         alpha, gap = _alpha_and_gap(loc, index, number)
@@ -264,7 +264,7 @@ def gradients(
     number: float,
     needs_basis: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of loc, scale, α, centre and width; the last two are of shape (0,) where they are not needed."""
+    """Gradients of loc, scale, α, centre and width; the last two have shape (0,) unless `needs_basis`."""
     rows, columns = loc.numel(), centre.shape[0]
     alpha, gap = _alpha_and_gap(loc, index, number)
     block, warps = _block(columns, _BACKWARD_COLUMNS)
@@ -287,17 +287,17 @@ def gradients(
 
 
 def _alpha_and_gap(loc: Tensor, index: Tensor | None, number: float) -> tuple[Tensor, float]:
-    """The kernels' tensor of α, an unused one where α is a number; and α − 1 of a number."""
+    """The kernels' arguments for α: a tensor, which is unused if α is a number, and α − 1 of a number."""
     return (loc, number - 1.0) if index is None else (index, 0.0)
 
 
 @DeviceCache
 def rules_on(device: torch.device) -> tuple[Tensor, Tensor]:
-    """Nodes on [0, 1], their distances to 1, and log₂ of their weights, of both rules, in float32."""
+    """For bells, and for visible ends: nodes on [0, 1], their distances to 1, and log₂ of their weights, in float32."""
     x, weights = unit_gauss_legendre(BELL_NODES.value, device)
     bell = torch.cat([x, x.flip(0), weights.log2()]).float()
     x, weights = unit_gauss_legendre(EDGE_NODES.value, device)
-    # Gauss–Legendre in τ with x = 3τ² − 2τ³: from a singular end on, mass grows with a power of τ twice as high.
+    # Gauss–Legendre in τ with x = 3τ² − 2τ³: a power of x at a singular end is twice as high a power of τ.
     rest = x.flip(0)
     nodes = x * x * (x + 3 * rest)
     edges = torch.cat([nodes, nodes.flip(0), (6 * x * rest * weights).log2()]).float()

@@ -1,12 +1,12 @@
-"""Three rules for β-Gaussians of any α on the line against Gaussians: bells, visible ends, heavy tails.
+"""Three rules for r = E_p[ψ] of β-Gaussians of any α and Gaussian ψ on the line: bells, visible ends, heavy tails.
 
-**Bells**, α from just below 1 to 5/4: the ends of the support do not show. In ξ = (t − μ)/b the integrand is
-(1 − εξ²)^{1/ε} exp(−z²/2), a bell times a bell. The window is that of the product of two Gaussians, as far as the
-density itself reaches; nodes are placed in units of the narrower of the two.
+**Bells**, α from just below 1 to 5/4, have negligible mass near the ends of their support. In ξ = (t − μ)/b (b and ε as
+in `_gpu_any_alpha`) and z = (t − μ_j)/σ_j the integrand is (1 − εξ²)^{1/ε} exp(−z²/2), a bell times a bell. The window
+is that of a product of two Gaussians, clipped to the density's reach, in units of the narrower of the two.
 
 **Visible ends**, α > 5/4: with t = μ + a y, k = 1/(α−1) and a = b√k the integrand is (1 − y²)ᵏ exp(−z²/2), in the
-windows of `_gpu_windows`. Where a window ends with the support the integrand is a broken power of the distance, so the
-nodes are denser at both ends.
+windows of `_gpu_windows`. Where a window ends with the support, the integrand is a fractional power of the distance to
+this end, so the nodes are denser at both ends.
 
 **Heavy tails**, α < 1: the mean over the law of the scale, a Gamma law. The rule is that of `_half_line` in
 `contmax.expectations._scale_law`: nodes s with ln s = high − sinh w.
@@ -18,22 +18,22 @@ import triton.language as tl
 from contmax.kernels.means._gpu_windows import ROOT, add_node, distance, no_sums, values_and_slopes, window
 
 _LOG2E = tl.constexpr(1.4426950408889634)
-# Standard deviations that a window reaches, far enough for the slopes by z² too; and half its square.
+# The half-width of a window in standard deviations, large enough for the factors z² of slopes; half its square.
 _REACH, _LEFT_OUT = tl.constexpr(6.2), tl.constexpr(19.22)
 _FAR = tl.constexpr(1e15)
 _LN2 = tl.constexpr(0.6931471805599453)
 BELL_NODES, EDGE_NODES = tl.constexpr(24), tl.constexpr(30)
-# Nodes, and −ln of the mass of the law that is left out at either end.
+# For heavy tails: the nodes, and −ln of the mass of the law of the scale that is neglected at either end.
 _TAIL_NODES, _TAIL_LEFT_OUT = tl.constexpr(32), tl.constexpr(18.0)
-# Distances are clamped to the first number of standard deviations, where every r is zero; a is at least the second.
+# Distances are clamped to the first number of standard deviations, where r is 0; a of `_form` is at least the second.
 _FARTHEST, _LEAST_SHARE = tl.constexpr(1e12), tl.constexpr(1e-24)
 
 
 @triton.jit
 def bell_reach(gap):
-    """How far the density reaches in ξ, and the least curvature of −ln of it on the way, of one row."""
+    """Of one row: the largest |ξ| at which p is not negligible, and the least curvature of −ln p up to there."""
     square = (1.0 - tl.exp(gap * (_LEFT_OUT * -1.0))) / gap
-    # Close to α = 1 the difference of two numbers that are nearly one has few digits.
+    # Near α = 1 the difference 1 − exp(…) loses its digits: take two terms of its series.
     square = tl.where(tl.abs(gap) < 1e-3, _LEFT_OUT - gap * (0.5 * _LEFT_OUT * _LEFT_OUT), square)
     edge = 1.0 - tl.minimum(gap, 0.0) * square
     return tl.sqrt(square), 2.0 * (2.0 - edge) / (edge * edge)
@@ -41,11 +41,11 @@ def bell_reach(gap):
 
 @triton.jit
 def _bell_window(mu, b, centre, width, inverse_width, reach, curvature):
-    """The window of each pair: z = z₀ + dz·x, in units of √(2/ln 2), and ξ = ξ₀ + length·x."""
+    """The window of each pair: z = z₀ + dz·x, in units of √(2/ln 2), and ξ = ξ₀ + length·x, for x in [0, 1]."""
     inverse_b = 1.0 / b
     offset, s = distance(centre, mu) * inverse_b, width * inverse_b
     ratio = b * inverse_width
-    # The middle of the product, in units of either, and the standard deviation of the product in ξ.
+    # The middle of the product of both Gaussians in ξ, and `extent`, a multiple of its standard deviation.
     share = 1.0 / (1.0 + 2.0 * s * s)
     middle = offset * share
     small = s < 1.0
@@ -53,16 +53,16 @@ def _bell_window(mu, b, centre, width, inverse_width, reach, curvature):
     extent = tl.where(small, s, 1.0) / root * _REACH
     low, high = tl.maximum(extent * -1.0, (reach + middle) * -1.0), tl.minimum(extent, reach - middle)
     length = tl.maximum(high - low, 0.0)
-    # Where the function is much the wider 2s² may be infinite: there the middle is that of the density.
+    # For a wide function 2s² may be infinite and `middle` 0; the form for s ≥ 1 avoids their product.
     z = tl.where(small, offset * (-2.0 * s * share), (middle - offset) * ratio) + low * ratio
-    # An empty window may be far beyond all bounds.
+    # Empty windows may lie arbitrarily far away.
     z, xi = tl.minimum(tl.maximum(z, -_FAR), _FAR), tl.minimum(tl.maximum(middle + low, -reach), reach)
     return z * ROOT, length * ratio * ROOT, xi, length
 
 
 @triton.jit
 def _bell_at(z, dz, xi, length, rule, n, gap, order):
-    """At node n: z, ξ, ln(1 − εξ²), and the mass; `order` is k log₂ e."""
+    """At node n: z, ξ, ln(1 − εξ²), and the integrand times its weight; `order` is log₂(e)/ε."""
     x, log_weight = tl.load(rule + n), tl.load(rule + 2 * BELL_NODES + n)
     u, place = z + dz * x, xi + length * x
     y = gap * (place * place)
@@ -101,11 +101,11 @@ def bell(mu, b, centre, width, gap, reach, curvature, log_slope, rule):
 
 @triton.jit
 def edges(mu, a, centre, width, k, log_slope, rule):
-    """r and its slopes in μ, a, σ_j and, at fixed a, ε, without C√k/√2π."""
+    """r, its slopes in μ, a and σ_j, and its slope in ε with a held fixed; all lack the factor C√k/√(2π)."""
     inverse_width, inverse_a = 1.0 / width, 1.0 / a
     wide_from = 2.0 * tl.sqrt(tl.maximum((2.0 * k + 3.0) * 0.2, 1.0))
     z, dz, left, right, span, narrow = window(mu, a, inverse_a, centre, width, inverse_width, wide_from)
-    # Rounding may put an end of the window beyond that of the support.
+    # Rounding may put an end of the window beyond the end of the support.
     left, right, span = tl.maximum(left, 0.0), tl.maximum(right, 0.0), tl.maximum(span, 0.0)
     sums, logs = no_sums(z), tl.zeros_like(z)
     for n in range(EDGE_NODES):
@@ -117,7 +117,7 @@ def edges(mu, a, centre, width, k, log_slope, rule):
         # A power costs less than a division by 1 − y².
         sums = add_node(sums, u, low - high, mass, tl.exp2(log_mass - log_room))
         logs += mass * log_room
-    # For k < 1 the escort has poles at the ends of the support. If a window reaches one, E[ψ′] gives slopes.
+    # For k < 1 the escort has poles at the ends of the support. If a window reaches a pole, E[ψ′] gives slopes.
     narrow = narrow | (tl.minimum(left, right) < tl.where(k < 1.0, 1e-6, -1.0))
     size = span * inverse_width
     r, by_loc, by_a, by_width = values_and_slopes(sums, size, inverse_width, inverse_a, narrow, 0.5, 2.0 * k)
@@ -137,7 +137,7 @@ def _form(mu, deviation, centre, width):
 
 @triton.jit
 def _half_line(b, n, x):
-    """The largest ln s, and the step between nodes, of each pair."""
+    """Of each pair: `high`, and the step of w in ln s = high − sinh w."""
     t = _TAIL_LEFT_OUT / (x + 1.0)
     root = tl.sqrt(2.0 * t)
     above = tl.log(1.0 + t + root)
@@ -147,7 +147,7 @@ def _half_line(b, n, x):
 
 @triton.jit
 def _tail_at(a, b, n, high, w, x):
-    """At the node w: s, 1/e, n s/e, s − 1 − ln s, and the term without the step."""
+    """At the node w: s, 1/e with e = as + b, n s/e, s − 1 − ln s, and the integrand in w."""
     growth, shrink = tl.exp(w), tl.exp(-w)
     log_s = high - 0.5 * (growth - shrink)
     s = tl.exp(log_s)
@@ -165,9 +165,9 @@ def _tail_at(a, b, n, high, w, x):
 
 @triton.jit
 def tails(mu, deviation, centre, width, x, log_slope):
-    """r and its slopes in μ, √V, σ_j and, at fixed V, |ν|, without the normaliser of the law and 1/√2π.
+    """r, its slopes in μ, √V and σ_j, and in |ν| with V held fixed; all lack the law's normaliser and 1/√(2π).
 
-    V is `deviation`², −ν is x, and `log_slope` ∂ ln normaliser/∂|ν|.
+    `deviation` is √V, x is −ν, and `log_slope` is the derivative of ln(normaliser) in |ν|.
     """
     inverse, z, a, b = _form(mu, deviation, centre, width)
     n = z * z

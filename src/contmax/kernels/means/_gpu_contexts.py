@@ -1,9 +1,8 @@
 """The contexts of continuous attention with one density for each sequence, and their gradients.
 
 A density has few parameters, N of its location and N² of its scale, so the context changes along few directions. One
-pass over the values finds the context and these directions. A gradient is then a product of the directions with the
-cotangent, and the backward pass never reads the values again. Everything that depends on shapes alone is found once
-and cached.
+pass over the values computes the context and these directions, its slopes. A gradient is then a product of the slopes
+with the cotangent, and the backward pass never reads the values again. Launches depend on shapes only, and are cached.
 """
 
 import functools
@@ -21,8 +20,8 @@ from contmax.kernels.means._gpu_line import LINE
 from contmax.kernels.means._gpu_pairs import launch_of_values
 from contmax.kernels.means._gpu_plane import PLANE, PLANE_OF_MATRIX
 
-# All measured on an H200. From _MANY numbers of all contexts on, small programs keep the device busy; up to
-# _FEW_SLOPES slopes leave registers for more observations at a time.
+# All measured on an H200. If all contexts have at least _MANY entries, small programs keep the device busy; with up to
+# _FEW_SLOPES slopes, a program has registers for more observations at a time.
 _MANY, _FEW_SLOPES = 2**16, 2
 # A sequence of more than _MANY_TURNS steps of the loop is divided into parts of at least _TURNS_OF_A_PART steps, until
 # there are _PROGRAMS programs.
@@ -49,16 +48,16 @@ def contexts_kernel(
     COLUMNS: tl.constexpr,
     LANES: tl.constexpr,
 ):
-    """Σ_ℓ s_ℓ h_ℓ over a part of one sequence, of a block of channels, for 1 + SLOPES rows of shares s.
+    """Σ_ℓ s_ℓ h_ℓ of values h, over a part of a sequence and a block of channels, for 1 + SLOPES rows of shares s.
 
-    Results are (parts, examples, …).
+    Results are (parts, examples, channels), and for slopes (parts, examples, SLOPES, channels).
     """
     program, part = tl.program_id(0), tl.program_id(1)
     example = (program // blocks).to(tl.int64)
     column = program % blocks * COLUMNS + tl.arange(0, COLUMNS)
     shares = shares_ptr + example * (1 + SLOPES) * length
     values = values_ptr + example * example_stride + column[None, :].to(tl.int64) * channel_stride
-    # A thread adds up what it has read; threads that share a column meet at the end.
+    # Each of LANES rows sums the numbers that its threads read; a reduction after the loop adds up these rows.
     totals = ()
     for _ in tl.static_range(1 + SLOPES):
         totals += (tl.zeros([LANES, COLUMNS], tl.float32),)  # type: ignore[assignment]
@@ -99,9 +98,9 @@ def contexts_bwd_kernel(
     COLUMNS: tl.constexpr,
     MULTIPLIED: tl.constexpr,
 ):
-    """The first programs: gradients of a density, if there are any; the others: a block of those of the values.
+    """The first programs compute gradients of one density each, if PLACES > 0; the others, blocks of those of values.
 
-    A density has PLACES numbers of its location, and their square of its scale; shares have SHARES rows an example.
+    A density has PLACES numbers of its location, and PLACES² of its scale; shares have SHARES rows per example.
     """
     SCALES: tl.constexpr = PLACES * PLACES
     first = examples if PLACES else 0
@@ -137,11 +136,11 @@ class Contexts:
 
     Args:
         shape: of the values.
-        strides: likewise.
+        strides: of the values.
         functions: K, how many functions ψ there are; they are not learned.
         dimension: n, 1 or 2.
         k: 1/(α−1), as the families LINE and PLANE of `contmax.kernels.means` take it.
-        is_matrix: whether Σ is given on the plane, not its factor.
+        is_matrix: on the plane, whether the scale is Σ, not its Cholesky factor.
         device: of all tensors.
     """
 
@@ -160,7 +159,7 @@ class Contexts:
         # CPU devices (interpreter only) have index None.
         self._device = -1 if device.index is None else device.index
         family = LINE if dimension == 1 else PLANE_OF_MATRIX if is_matrix else PLANE
-        # Called for every launch, since the current stream must have seen the nodes.
+        # Call it before every launch: it makes the current stream wait for the nodes.
         self._rule = functools.partial(family.rule, k, device)
         values = [launch_of_values(family, shape[0], functions, k, slopes) for slopes in (False, True)]
         self._values = [self._ready(launch) for launch in values]
@@ -179,9 +178,9 @@ class Contexts:
         *,
         needs_slopes: bool,
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """c, (B, D); shares of the observations and their slopes, (B, 1 + n + n², L); slopes of c, (B, n + n², D).
+        """c, (B, D); shares of the observations and their slopes, (B·(1 + n + n²), L); slopes of c, (B, n + n², D).
 
-        Without `needs_slopes` the shares are (B, 1, L), and the slopes of c None.
+        Without `needs_slopes` the shares are (B, L), and the slopes of c None.
 
         Args:
             values: H, (B, L, D), without a pending negation.
@@ -243,7 +242,7 @@ contexts_of = cached(LAUNCHES)(Contexts)
 def _launches_of_contexts(shape: tuple[int, ...], strides: tuple[int, ...], slopes: int) -> tuple[int, list[Launch]]:
     """The number of parts of a sequence, and the launches of contexts without slopes and with slopes.
 
-    Where few programs would take many turns, each takes a part of a sequence, and the caller adds their results.
+    If few programs would take many steps, several share a sequence, and the caller adds up their results.
     """
     batch, length, channels = shape
     rows, columns, warps = _block(batch * channels, slopes)

@@ -60,7 +60,7 @@ def gate_moments_fwd_kernel(
     if DROPS:
         noise = tl.load(noise_ptr + row * length + columns, mask=inside, other=0.0)
         drawn = may & (noise >= tl.load(drop_ptr))
-        # Without any gate left, all positions that may be attended come back.
+        # If noise shuts all gates of a row, all positions that may be attended stay open.
         none = tl.max(drawn.to(tl.int32), axis=0) == 0
         is_open = drawn | (may & none)
     logit = tl.load(logits_ptr + row * length + columns, mask=inside, other=0.0) + shift
@@ -123,13 +123,13 @@ def gate_moments_bwd_kernel(
 def gate_moments(
     logits: Tensor, may: Tensor | None, noise: Tensor | None, drop: Tensor, shift: float, least: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Weights (*rows, L), means and variances (*rows) of gates sigmoid(logits + shift) at the default positions.
+    """Weights (*rows, L), means and variances (*rows) of gates sigmoid(logits + shift) on equal cells of [0, 1].
 
     Args:
         logits: (B, L) or (B, Q, L), float32, contiguous.
         may: True where a position may be attended, (B, L), contiguous; or None.
         noise: uniform, of the shape of the logits; gates with noise below `drop` are shut. None shuts none.
-        drop: (), float32.
+        drop: a threshold for the noise, (), float32.
         shift: added to the logits.
         least: added to the square of the half-width.
     """

@@ -1,4 +1,4 @@
-"""E_p[ψ] on the line and its gradients: a block of densities against a block of basis functions in each program.
+"""r = E_p[ψ] on the line and its gradients: a block of densities against a block of basis functions in each program.
 
 The rules are those of `contmax.expectations._line_gaussian` for k = 1/(α−1) = 0, …, 4 and ∞. All arithmetic is in
 float32.
@@ -29,14 +29,14 @@ from contmax.kernels.means._gpu_windows import (
 )
 from contmax.numerics import unit_gauss_legendre
 
-# Polynomials of a low degree need fewer nodes for an error below 2e-7 of the largest r.
+# Nodes for an error below 2e-7 of the largest r; for k ≤ 2, polynomials of a low degree need fewer.
 _MOST_NODES, _NODES_UP_TO_SQUARES = 20, 18
 _INVERSE_SQRT_2PI = tl.constexpr(0.3989422804014327)
 
 
 @triton.jit
 def _gaussian(mu, sigma, centre, width):
-    """r, z and 1/s of N(μ; μ_j, s²), s² = σ² + σ_j², whose squares may be out of range."""
+    """r = N(μ; μ_j, s²), z = (μ − μ_j)/s and 1/s for s = √(σ² + σ_j²), whose square may overflow or underflow."""
     larger = tl.maximum(sigma, width)
     ratio = tl.minimum(sigma, width) / larger
     inverse = 1.0 / (larger * tl.sqrt(1.0 + ratio * ratio))
@@ -47,7 +47,7 @@ def _gaussian(mu, sigma, centre, width):
 
 @triton.jit
 def _load_densities(loc_ptr, scale_ptr, row, rows, stretch, K: tl.constexpr, RAISED: tl.constexpr):
-    """μ, σ, the half-width, its value within range; and NaN where μ or σ is NaN, else 0: of a block of densities."""
+    """Of a block of densities: μ, σ, the half-width, the clamped half-width, and NaN where μ or σ is NaN, else 0."""
     mu, scale = tl.load(loc_ptr + row, row < rows, other=0.0), tl.load(scale_ptr + row, row < rows, other=1.0)
     half = half_width(scale, stretch, K) if RAISED else scale
     return mu, scale, half, length_in_range(half), nan_from(mu, scale)
@@ -83,7 +83,7 @@ def line_fwd_kernel(
     nan = nan_row[:, None] + nan_column[None, :]
     inside = (row < rows)[:, None] & (column < columns)[None, :]
     place = r_ptr + row[:, None] * ((3 if SLOPES else 1) * columns) + column[None, :]
-    # Without SLOPES their arithmetic, which nothing reads, never reaches the compiled code.
+    # Without SLOPES nothing reads the slopes, and the compiler removes their arithmetic.
     r, by_loc, by_half, _by_width = _values_and_slopes(
         mu[:, None], a[:, None], (1.0 / a)[:, None], centre[None, :], width[None, :], rule_ptr, constant, K, PAIRS
     )
@@ -103,11 +103,11 @@ def _half_by_scale(half, scale, K: tl.constexpr):
 
 @triton.jit
 def _values_and_slopes(mu, a, inverse_a, centre, width, rule, constant, K: tl.constexpr, PAIRS: tl.constexpr):
-    """r and ∂r/∂(μ, a, σ_j); E[ψ′] forms for a narrow density or k = 0, escort forms else; a is σ where k = ∞."""
+    """r and ∂r/∂(μ, a, σ_j), by E[ψ′] for a narrow density or k = 0, else by the escort integral; a is σ if k = ∞."""
     if K < 0:
         r, z, inverse = _gaussian(mu, a, centre, width)
         share = r * inverse
-        # Where r has underflown z² may be out of range.
+        # z multiplies r twice, because z² may overflow where r underflows.
         moved = share * z
         bend = (moved * z - share) * inverse
         by_loc, by_half, by_width = moved * -1.0, bend * a, bend * width
@@ -146,9 +146,9 @@ def line_bwd_kernel(
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
-    """The gradients of a block of densities; with BASIS also what the block adds to those of all functions.
+    """The gradients of a block of densities.
 
-    The latter are stored as (blocks, 2, number of functions).
+    With BASIS also sums over the block for the gradients of all functions, (blocks, 2, K).
     """
     block = tl.program_id(0)
     row = block.to(tl.int64) * ROWS + tl.arange(0, ROWS)
@@ -190,9 +190,9 @@ def _rule(k: float, device: torch.device) -> tuple[Tensor]:
 
 
 def _law(raised: bool, k: float) -> tuple[tuple[float, float], dict[str, int]]:
-    """Stretch and constant; and the constants of compilation. `raised`: the half-width is found from σ.
+    """The kernels' stretch F and constant, and constants of compilation; `raised`: kernels take σ for the half-width a.
 
-    With C_k the constant of (1 − y²)ᵏ on [−1, 1] the half-width is a = F σ^{2k/(2k+1)}, F = (C_k (2k)ᵏ)^{1/(2k+1)}.
+    With C_k the normaliser of (1 − y²)ᵏ on [−1, 1], a = F σ^{2k/(2k+1)} and F = (C_k (2k)ᵏ)^{1/(2k+1)}.
     """
     if math.isinf(k):
         return (1.0, 1.0), {"K": -1, "RAISED": False, "PAIRS": _nodes(k) // 2}
@@ -206,11 +206,11 @@ def _nodes(k: float) -> int:
 
 
 def _block(rows: int, columns: int) -> tuple[int, int, int]:
-    """Densities, functions and warps of one program: few pairs where there are few in all, so that all work."""
+    """Densities, functions and warps of one program; if pairs are few, programs are small and therefore many."""
     many = rows * columns >= 2**17
     block_columns = min(power_of_two(columns), 512)
     block_rows = max(1, min((512 if many else 128) // block_columns, power_of_two(rows)))
-    # Eight pairs for each thread share what it loads of the rule.
+    # Of many pairs a thread has eight, and loads a node once for all eight.
     return block_rows, block_columns, 2 if many else 4
 
 

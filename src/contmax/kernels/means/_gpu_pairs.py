@@ -1,7 +1,7 @@
 """Launches over pairs of densities and basis functions, shared by the line and the plane.
 
 A program takes a block of densities and a block of functions. Nothing of the size of pairs times nodes is stored: the
-forward pass writes r, the backward pass computes each pair again and writes sums.
+forward pass writes r = E_p[ψ], the backward pass computes each pair again and writes sums.
 """
 
 import dataclasses
@@ -24,12 +24,12 @@ class Pairs:
     forward: Any  # the kernel of r, and with SLOPES also of ∂r/∂(μ, scale)
     backward: Any  # the kernel of the gradients
     dim: int  # N, 1 on the line and 2 on the plane
-    basis_numbers: int  # rows of the shares of a program in the gradients of the functions
-    # From the numbers of densities and functions to those of one program, and its warps.
+    basis_numbers: int  # numbers per function that a program adds to the gradients of the functions
+    # From numbers of densities and functions in all to densities, functions and warps of one program.
     block: Callable[[int, int], tuple[int, int, int]]
-    # From k = 1/(α−1) to the numbers and the constants of compilation that both kernels take.
+    # From k = 1/(α−1) to the last arguments of both kernels, and their constants of compilation.
     law: Callable[[float], tuple[tuple[float, ...], dict[str, Any]]]
-    # From k and a device to the tensors of nodes.
+    # From k and a device to the tensors of nodes that both kernels take.
     rule: Callable[[float, torch.device], tuple[Tensor, ...]]
     # From the shares of all programs, (programs, basis_numbers, K), to the gradients of μ_j and σ_j or L_j.
     basis_gradients: Callable[[Tensor], tuple[Tensor, Tensor]]
@@ -55,7 +55,7 @@ class Pairs:
         k: float,
         needs_basis: bool,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """Gradients of loc, scale, α, centre and width; of shape (0,) where there is none or none is needed."""
+        """Gradients of loc, scale, α, centre and width; shape (0,) for α, and unless `needs_basis` for the last two."""
         rows, columns = loc.numel() // self.dim, centre.shape[0]
         parameters = (laid_out(loc), laid_out(scale), laid_out(centre), laid_out(width))
         by_loc, by_scale = torch.empty_like(parameters[0]), torch.empty_like(parameters[1])

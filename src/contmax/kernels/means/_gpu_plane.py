@@ -1,8 +1,8 @@
-"""E_p[ψ] on the plane and its gradients: a block of densities against a block of basis functions in each program.
+"""r = E_p[ψ] on the plane and its gradients: a block of densities against a block of basis functions in each program.
 
-The rule is that of `contmax.expectations._space_gaussian` for numbers α with k = 1/(α−1) ≥ 1, and α = 1, here k = ∞.
-The variance of the density is found here too: V = vLLᵀ with v = F²(l₁₁l₂₂)^{−2p}, p = 1/(2k+2). All is in float32 but
-for √v.
+The rule is that of `contmax.expectations._space_gaussian` for fixed α with k = 1/(α−1) ≥ 1, and for α = 1 (k = ∞). The
+kernels also compute the covariance of the density, V = vLLᵀ with v = F²(l₁₁l₂₂)^{−2p}, p = 1/(2k+2). All arithmetic is
+in float32, except for √v.
 """
 
 import math
@@ -26,7 +26,7 @@ _INVERSE_2PI = tl.constexpr(0.15915494309189535)
 
 @triton.jit
 def _cholesky(a_11, a_21, a_22):
-    """L of LLᵀ = A, from the lower triangle of A; inside in float64, which costs nothing here."""
+    """L of LLᵀ = A, from the lower triangle of A; computed in float64, at negligible cost."""
     l_11 = tl.sqrt(a_11.to(tl.float64))
     l_21 = a_21.to(tl.float64) / l_11
     l_22 = tl.sqrt(a_22.to(tl.float64) - l_21 * l_21)
@@ -35,7 +35,7 @@ def _cholesky(a_11, a_21, a_22):
 
 @triton.jit
 def _load_densities(loc_ptr, scale_ptr, row, known, factor, power, MATRIX: tl.constexpr, GAUSSIAN: tl.constexpr):
-    """μ, L and √v of a block of densities, each number (rows, 1); L is computed from Σ with MATRIX."""
+    """μ, L and √v of a block of densities, each entry (rows, 1); with MATRIX, L is computed from Σ."""
     mu = (tl.load(loc_ptr + 2 * row, known, other=0.0), tl.load(loc_ptr + 2 * row + 1, known, other=0.0))
     l_11 = tl.load(scale_ptr + 4 * row, known, other=1.0)
     l_21 = tl.load(scale_ptr + 4 * row + 2, known, other=0.0)
@@ -51,9 +51,9 @@ def _load_densities(loc_ptr, scale_ptr, row, known, factor, power, MATRIX: tl.co
 
 @triton.jit
 def _pairs(mu, tril, root, centre_ptr, basis_ptr, column, columns, norm, order, rises, runs, GAUSSIAN: tl.constexpr):
-    """r of a block of densities and functions, and ∂r/∂(μ, T), T = √v L; and what `_through_functions` takes.
+    """r of a block of densities and functions, ∂r/∂(μ, T) with T = √v L, and the `form` of `_through_functions`.
 
-    With K = L_j⁻¹T and y = L_j⁻¹d, a = 1/|I + KKᵀ|, and y ← √a y, (p, q) is Ky turned by a right angle.
+    With K = L_j⁻¹T, y = L_j⁻¹(μ − μ_j), a = 1/|I + KKᵀ| and u = √a y: (p, q) = Kᵀ(−u₂, u₁), n = u·u and g = p² + q².
     """
     known = (column < columns)[None, :]
     c_1 = tl.load(centre_ptr + 2 * column[None, :], known, other=0.0)
@@ -64,7 +64,7 @@ def _pairs(mu, tril, root, centre_ptr, basis_ptr, column, columns, norm, order, 
     k_11, k_22, y_1 = tril[0] * root / first, tril[2] * root / second, (mu[0] - c_1) / first
     k_21, y_2 = (tril[1] * root - lower * k_11) / second, (mu[1] - c_2 - lower * y_1) / second
     size = tl.sqrt(1.0 / (1.0 + k_11 * k_11 + k_21 * k_21 + k_22 * k_22 + (k_11 * k_22) * (k_11 * k_22)))
-    # Scaled before they are squared, distances of 1e18 widths do not overflow.
+    # Scale distances before squaring: at 1e18 widths their squares would overflow.
     u_1, u_2 = y_1 * size, y_2 * size
     p, q = k_21 * u_1 - k_11 * u_2, k_22 * u_1
     a, crossed = size * size, k_11 * k_22 * size
@@ -77,16 +77,16 @@ def _pairs(mu, tril, root, centre_ptr, basis_ptr, column, columns, norm, order, 
     else:
         b, c = (k_11 * k_11 + k_21 * k_21 + k_22 * k_22) * a, crossed * crossed
         value, by_a, by_b, by_c, by_n, by_g = mean_and_slopes(a, b, c, n, g, order, rises, runs)
-        # How the value changes with the logarithm of a, which scales all five numbers and the factor of the form.
+        # The slope of the value in ln a: all five numbers are proportional to a, and the form's factor to √a.
         whole = 0.5 * value + a * by_a + b * by_b + c * by_c + n * by_n + g * by_g
         by_trace, by_det = by_b - whole, by_c - whole
-    # In K and y, each with the factor 2 size² of a square.
+    # Slopes in the entries of K and y, without the factor 2 of squares.
     by_k11 = a * k_11 * (by_trace + k_22 * k_22 * by_det) - by_g * p * u_2
     by_k22 = a * k_22 * (by_trace + k_11 * k_11 * by_det) + by_g * q * u_1
     by_k21 = a * k_21 * by_trace + by_g * p * u_1
     by_y1 = size * (by_n * u_1 + by_g * (p * k_21 + q * k_22))
     by_y2 = size * (by_n * u_2 - by_g * p * k_11)
-    # Through y = L_j⁻¹d and K = L_j⁻¹T.
+    # Slopes in μ and T, by y = L_j⁻¹(μ − μ_j) and K = L_j⁻¹T.
     scale = norm * size * _INVERSE_2PI / (first * second)
     by_y1, by_k11 = by_y1 - lower / second * by_y2, by_k11 - lower / second * by_k21
     by_1, by_2 = _bounded(2.0 * scale * by_y1 / first), _bounded(2.0 * scale * by_y2 / second)
@@ -97,7 +97,7 @@ def _pairs(mu, tril, root, centre_ptr, basis_ptr, column, columns, norm, order, 
 
 @triton.jit
 def _through_functions(mass, slopes, form):
-    """Slopes in μ_j and L_j, from r and those in μ and T, all of them times a cotangent."""
+    """Slopes in μ_j and L_j from `mass`, which is r, and the slopes in μ and T; all are multiplied by a cotangent."""
     by_1, by_2, by_11, by_21, by_22 = slopes
     y_1, y_2, k_11, k_21, k_22, first, second = form
     by_first = -(y_1 * by_1 + k_11 * by_11) - mass / first
@@ -107,7 +107,7 @@ def _through_functions(mass, slopes, form):
 
 @triton.jit
 def _through_root(slopes, tril, root, power, MATRIX: tl.constexpr):
-    """Slopes in μ and in L, or with MATRIX in Σ = LLᵀ: six numbers, from those in μ and T = √v L; √v = F(l₁₁l₂₂)^−p."""
+    """Six slopes in μ and L, or with MATRIX in μ and Σ = LLᵀ, from slopes in μ and T = √v L; √v = F(l₁₁l₂₂)^−p."""
     by_1, by_2, by_11, by_21, by_22 = slopes
     l_11, l_21, l_22 = tril
     turned = power * (by_11 * l_11 + by_21 * l_21 + by_22 * l_22)
@@ -123,7 +123,7 @@ def _through_root(slopes, tril, root, power, MATRIX: tl.constexpr):
 
 @triton.jit
 def _bounded(slope):
-    # Minima and maxima would lose NaN.
+    # tl.minimum and tl.maximum would lose NaN.
     return tl.where(slope > STEEPEST, STEEPEST, tl.where(slope < -STEEPEST, -STEEPEST, slope))
 
 
@@ -150,14 +150,14 @@ def plane_fwd_kernel(
 ):
     """r of a block of densities against a block of functions.
 
-    With SLOPES (rows, 7, columns): r, then its slopes in the two numbers of μ and in the four of Σ or L.
+    With SLOPES the result is (rows, 7, columns): r, its slopes in the two entries of μ and in the four of Σ or L.
     """
     row = (tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS))[:, None]
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     mu, tril, root = _load_densities(loc_ptr, scale_ptr, row, row < rows, factor, power, MATRIX, GAUSSIAN)
     inside = (row < rows) & (column < columns)[None, :]
     place = r_ptr + row * ((7 if SLOPES else 1) * columns) + column[None, :]
-    # Without SLOPES their arithmetic, which nothing reads, never reaches the compiled code.
+    # Without SLOPES nothing reads the slopes, and the compiler removes their arithmetic.
     r, slopes, _form = _pairs(
         mu, tril, root, centre_ptr, basis_ptr, column, columns, norm, order, rises, runs, GAUSSIAN
     )
@@ -194,7 +194,7 @@ def plane_bwd_kernel(
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
-    """The gradients of a block of densities; with BASIS also its share in those of all functions, (blocks, 5, K)."""
+    """Gradients of a block of densities; with BASIS also sums for the gradients of all functions, (blocks, 5, K)."""
     block = tl.program_id(0).to(tl.int64)
     row = (block * ROWS + tl.arange(0, ROWS))[:, None]
     mu, tril, root = _load_densities(loc_ptr, scale_ptr, row, row < rows, factor, power, MATRIX, GAUSSIAN)
@@ -236,12 +236,12 @@ def nodes_on(device: torch.device) -> tuple[Tensor, Tensor]:
 
 
 def _law(is_matrix: bool, k: float) -> tuple[tuple[float, ...], dict[str, int]]:
-    """√v and the law of the scale, in the order of the kernels' arguments; the constants of compilation."""
+    """The kernels' factor F, power p, normaliser and order ν of the law of the scale; and constants of compilation."""
     kinds: dict[str, int] = {"MATRIX": is_matrix, "GAUSSIAN": math.isinf(k)}
     if math.isinf(k):
         return (1.0, 0.0, 1.0, 2.0), kinds
     order = k + 2
-    # v = R²/(2k + 4), and the density of height (R²/2k)ᵏ is one in all.
+    # v = R²/(2k + 4), with R such that the density, whose height is (R²/2k)ᵏ, integrates to one.
     factor = math.sqrt(((k + 1) * (2 * k) ** k / math.pi) ** (1 / (k + 1)) / (2 * k + 4))
     norm = math.exp(math.lgamma(order) + order + (1 - order) * math.log(order)) / (2 * math.pi)
     return (factor, 0.5 / (k + 1), norm, order), kinds

@@ -53,7 +53,7 @@ def _sin_cos(x):
 
 @triton.jit
 def _slopes(a, b, c, n, g, s):
-    """The first three derivatives of the exponent in ln s."""
+    """s f′, −s² f″ and s³ f‴ of f(s) = ln s − ln N(μ; μ_j, Σ_j + V/s)."""
     x, z = a * s, c / s
     inverse = 1.0 / (x + b + z)
     x, y, z, n, g = x * inverse, b * inverse, z * inverse, n * s * inverse, g * inverse
@@ -72,7 +72,7 @@ def _place(a, b, c, n, g, order):
     rest = order - 1.0
     near = n / a
     middle = tl.maximum((near * b - g) / a, 0.0)
-    # At the centre both products vanish, and the ratio is that of the widths.
+    # At μ = μ_j both products vanish, and the ratio is b/a.
     spread = tl.minimum((near * c + b * _SMALL) / (g + a * _SMALL), _FAR)
     part = (rest + a + 0.5 * b) / order
     p = near / (2.0 * order) - spread + 2.0 * part
@@ -95,7 +95,7 @@ def _place(a, b, c, n, g, order):
 
 @triton.jit
 def _term(a, b, c, n, g, order, vertex, size, bend, rise, run):
-    """At one node: the term, s, 1/s, 1/e and q, each as two reals."""
+    """At one node: the integrand times its weight, s, 1/s, 1/e and q = (ns + g)/e, each as real and imaginary part."""
     power = 0.5 - order
     s_re, s_im = vertex + bend * (1.0 - run), size * rise
     squared = s_re * s_re + s_im * s_im

@@ -1,16 +1,16 @@
-"""Windows of β-Gaussians on the line, in float32: where the integrand of a pair is, and its sums there.
+"""Windows of β-Gaussians on the line, in float32: where the integrand of a pair is not negligible, and sums over nodes.
 
-The rules are those of `contmax.expectations._line_gaussian`, k = 1/(α−1) = 0, …, 4. Lengths, distances and slopes stay
-in range here, whatever the parameters are.
+`contmax.expectations._line_gaussian` has the rules for k = 1/(α−1) = 0, …, 4 and their symbols. Lengths, distances and
+slopes are clamped, so that no parameters make them overflow.
 """
 
 import triton
 import triton.language as tl
 
 # Lengths are clamped to the range of the first two numbers, distances to the second, slopes to the third. Products of
-# two stay finite, and far pairs underflow by themselves.
+# two lengths stay finite, and r = E_p[ψ] of distant pairs still underflows.
 SHORTEST, LONGEST, STEEPEST = tl.constexpr(1e-18), tl.constexpr(1e18), tl.constexpr(1e33)
-# How far a window reaches, in standard deviations.
+# The half-width of a window, in standard deviations.
 REACH, INVERSE_REACH = tl.constexpr(5.6), tl.constexpr(1 / 5.6)
 # exp(−z²/2) = 2^{−(z·ROOT)²}.
 ROOT, INVERSE_ROOT = tl.constexpr(0.8493218002880191), tl.constexpr(1.1774100225154747)
@@ -18,13 +18,13 @@ ROOT, INVERSE_ROOT = tl.constexpr(0.8493218002880191), tl.constexpr(1.1774100225
 
 @triton.jit
 def length_in_range(x):
-    """The length within range."""
+    """x clamped to [SHORTEST, LONGEST]."""
     return tl.minimum(tl.maximum(x, SHORTEST), LONGEST)
 
 
 @triton.jit
 def nan_from(x, y):
-    """NaN where one of both is NaN, else 0. Minima and maxima lose NaN, so kernels add this at the end."""
+    """NaN where x or y is NaN, else 0. Minima and maxima lose NaN, so kernels add this to results."""
     return tl.where((x == x) & (y == y), 0.0, float("nan"))
 
 
@@ -40,7 +40,7 @@ def bounded(slope):
 
 @triton.jit
 def load_functions(centre_ptr, width_ptr, column, known):
-    """μ_j; σ_j within range; and NaN where one of both is NaN, else 0: of a block of functions."""
+    """Of a block of functions: μ_j, σ_j clamped to its range, and NaN where μ_j or σ_j is NaN, else 0."""
     centre = tl.load(centre_ptr + column, known, other=0.0)
     width = tl.load(width_ptr + column, known, other=1.0)
     return centre, length_in_range(width), nan_from(centre, width)
@@ -48,7 +48,7 @@ def load_functions(centre_ptr, width_ptr, column, known):
 
 @triton.jit
 def half_width(scale, stretch, K: tl.constexpr):
-    """a = F σ^{2k/(2k+1)}: σ times a root of 1/σ, which a step of Newton's method makes exact to rounding."""
+    """a = F σ^{2k/(2k+1)}, F = `stretch`: a step of Newton's method makes σ^{−1/(2k+1)} exact to rounding."""
     if K == 0:
         half = scale * 0.0 + stretch
     else:
@@ -65,11 +65,11 @@ def half_width(scale, stretch, K: tl.constexpr):
 def window(mu, a, inverse_a, centre, width, inverse_width, wide_from):
     """The window of each pair: z = z₀ + dz·x, 1 + y = left + span·x, 1 − y = right + span·(1 − x).
 
-    z is in units of √(2/ln 2), for exp2. Also whether the density is the narrower: a/σ_j ≤ `wide_from`.
+    x is in [0, 1], and z in units of √(2/ln 2), for exp2. The last result is whether p is narrow, a/σ_j ≤ `wide_from`.
     """
     offset, ratio, inverse_ratio = distance(centre, mu), width * inverse_a, a * inverse_width
     narrow = inverse_ratio <= wide_from
-    # In units of the support its ends are ±1; in units of the basis function they are (±a − δ)/σ_j.
+    # The ends of the support are ±1 in units of a, and (±a − δ)/σ_j in units of σ_j from μ_j; δ = μ_j − μ.
     end = tl.where(narrow, 1.0, (a - offset) * inverse_width)
     start = tl.where(narrow, -1.0, (a + offset) * (inverse_width * -1.0))
     middle = tl.where(narrow, offset * inverse_a, 0.0)
@@ -81,7 +81,7 @@ def window(mu, a, inverse_a, centre, width, inverse_width, wide_from):
     length = high - low
     z = tl.where(narrow, (low * a - offset) * inverse_width, low)
     dz = length * tl.where(narrow, inverse_ratio, 1.0)
-    # The ends must agree on y: an error of y hardly moves (1 − y²)ᵏ, one of either factor is raised to the power k.
+    # 1 ± y must have a common y, whose error hardly moves (1 − y²)ᵏ; the power k amplifies an error of one factor.
     left = 1.0 + tl.where(narrow, low, (offset + width * low) * inverse_a)
     right = 1.0 - tl.where(narrow, high, (offset + width * high) * inverse_a)
     span = length * tl.where(narrow, 1.0, ratio)
@@ -91,7 +91,7 @@ def window(mu, a, inverse_a, centre, width, inverse_width, wide_from):
 
 @triton.jit
 def _at(z, dz, left, right, span, x, rest, log_weight, K: tl.constexpr):
-    """At the node x = 1 − rest: z, 2y, 1 − y², and w (1 − y²)^{k−1} exp(−z²/2), of k = 1 where k = 0."""
+    """At the node x = 1 − rest: z, 2y, 1 − y², and w (1 − y²)^{k−1} exp(−z²/2), with k = 1 in place of 0."""
     u, low, high = z + dz * x, left + span * x, right + span * rest
     room = low * high
     escort = tl.exp2(log_weight - u * u)
@@ -119,7 +119,7 @@ def no_sums(like):
 
 @triton.jit
 def add_node(sums, u, place, mass, escort):
-    """Sums of mass, and for slopes of mass·u, mass·u·place and mass·u², of escort·place and escort·place²."""
+    """Add a node to the sums of mass, mass·u, mass·u·place, mass·u², escort·place and escort·place²."""
     masses, by_loc, by_half, by_width, wide_loc, wide_half = sums
     moved, tilted = mass * u, escort * place
     by_loc, by_half, by_width = by_loc + moved, by_half + moved * place, by_width + moved * u
@@ -130,7 +130,7 @@ def add_node(sums, u, place, mass, escort):
 def values_and_slopes(sums, size, inverse_width, inverse_a, narrow, unit, power):
     """r and its slopes in μ, a and σ_j, without the constant of the density, from the sums of `add_node`.
 
-    E[ψ′] forms for a narrow density, escort forms with exponent `power`/2 for a wide one; y = `unit`·place.
+    Slopes are E[ψ′] for narrow densities, else escort integrals; y = `unit`·place, dp/dy = −`power`·y·escort.
     """
     masses, by_loc, by_half, by_width, wide_loc, wide_half = sums
     share = size * tl.where(narrow, inverse_width * -INVERSE_ROOT, inverse_a)
@@ -144,7 +144,7 @@ def values_and_slopes(sums, size, inverse_width, inverse_a, narrow, unit, power)
 
 @triton.jit
 def window_sums(z, dz, left, right, span, rule, K: tl.constexpr, PAIRS: tl.constexpr):
-    """The sums of `add_node` over a window, with 2y for the place."""
+    """The sums of `add_node` over the nodes of a window, with place = 2y."""
     sums = no_sums(z)
     for n in tl.static_range(PAIRS):
         for mirrored in tl.static_range(2):

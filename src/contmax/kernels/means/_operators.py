@@ -1,6 +1,6 @@
-"""E_p[ψ] by compiled kernels as operators, and what the kernels for gates and masked means take.
+"""E_p[ψ] by Triton's kernels, as operators; and which logits the kernel of gates takes.
 
-Triton and numba are imported when an operator first runs on numbers: tracers cannot follow an import.
+Triton is imported when an operator first runs on numbers, because tracers cannot follow an import.
 """
 
 import functools
@@ -13,16 +13,16 @@ from contmax._backend import Backend, backend_of
 from contmax._eager import is_eager
 from contmax._operator import operator
 
-# Families of densities that Triton's kernels know, and the number that belongs to each.
-LINE = "line"  # σ, k = 1/(α−1) one of 0, …, 4 and ∞
-INTERVAL = "interval"  # half the length of the support for σ, k = 0
-ANY_ALPHA = "any alpha"  # σ, α, which may be a tensor instead
-PLANE = "plane"  # L of Σ = LLᵀ, k = 1/(α−1) from 1 to 30, or ∞
+# Families of densities that Triton's kernels take, each with its `scale` and its `number`.
+LINE = "line"  # σ; k = 1/(α−1), one of 0, …, 4 and ∞
+INTERVAL = "interval"  # half the length of the support; k = 0
+ANY_ALPHA = "any alpha"  # σ; α, unless α is the tensor `index`
+PLANE = "plane"  # L of Σ = LLᵀ; k = 1/(α−1) from 1 to 30, or ∞
 
 
 @functools.cache
 def _family(name: str) -> Any:
-    """The kernels of a family."""
+    """The object or module with `values` and `gradients` of a family."""
     from contmax.kernels.means import _gpu_any_alpha, _gpu_line, _gpu_plane
 
     return {LINE: _gpu_line.LINE, INTERVAL: _gpu_line.INTERVAL, ANY_ALPHA: _gpu_any_alpha, PLANE: _gpu_plane.PLANE}[
@@ -40,16 +40,16 @@ def _means_like(
 def gaussian_means(
     loc: Tensor, scale: Tensor, index: Tensor | None, centre: Tensor, width: Tensor, family: str, number: float
 ) -> Tensor:
-    """E_p[ψ], (*batch, K), of β-Gaussians under K Gaussian functions, float32, by Triton's kernels.
+    """E_p[ψ], (*batch, K), of K Gaussian functions under β-Gaussians, float32, by Triton's kernels.
 
     Args:
         loc: μ, (*batch), or (*batch, 2) on the plane.
-        scale: σ, or what the family takes for it, (*batch), or (*batch, 2, 2).
-        index: α as a tensor, (*batch), of any dtype; None where the number is enough.
+        scale: σ, or the family's `scale`, (*batch), or (*batch, 2, 2).
+        index: α as a tensor, (*batch), of any dtype; None if `number` gives α.
         centre: μ_j, (K,) or (K, 2).
         width: σ_j, (K,), or L_j of Σ_j = L_jL_jᵀ, (K, 2, 2).
         family: LINE, INTERVAL, ANY_ALPHA or PLANE.
-        number: k or α, as the family takes it.
+        number: k or α, the family's `number`.
     """
     means: Tensor = _family(family).values(loc, scale, index, centre, width, number)
     return means
@@ -83,9 +83,9 @@ def gaussian_mean_gradients(
     number: float,
     needs_basis: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of loc, scale, α, centre and width from that of the means, (*batch, K).
+    """Gradients of loc, scale, α, centre and width from `cotangent`, the gradient of the means, (*batch, K).
 
-    That of α has shape (0,) except for ANY_ALPHA, and the last two have it where they are not needed.
+    The gradient of α has shape (0,) except for ANY_ALPHA; so have those of centre and width unless `needs_basis`.
     """
     gradients: tuple[Tensor, Tensor, Tensor, Tensor, Tensor] = _family(family).gradients(
         cotangent, loc, scale, index, centre, width, number, needs_basis
@@ -93,12 +93,12 @@ def gaussian_mean_gradients(
     return gradients
 
 
-# A program of the gate kernel holds a row of logits.
+# The longest row of logits that a program of the gate kernel holds.
 _LONGEST_ROW = 16384
 
 
 def gates_are_compiled(logits: Tensor) -> bool:
-    """Whether `contmax.kernels.means._gpu_gates` takes these logits: in eager calls, since tracers fuse torch's own."""
+    """Whether `_gpu_gates` takes these logits: in eager calls only, since compilers fuse torch operations in traces."""
     return (
         logits.dtype == torch.float32
         and 0 < logits.shape[-1] <= _LONGEST_ROW

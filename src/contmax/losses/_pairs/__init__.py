@@ -1,4 +1,4 @@
-"""The pairs of prediction and target that :func:`contmax.losses.fenchel_young` knows; importing them registers them."""
+"""Losses of (prediction, target) pairs for :func:`contmax.losses.fenchel_young`; imports register the pairs."""
 
 from contmax.losses._pairs import _elliptical as _elliptical
 from contmax.losses._pairs import _quadrature as _quadrature

@@ -1,7 +1,8 @@
 r"""The loss of a quadratic score against every target whose mean, covariance and Ω_α are known.
 
-Let q be the member of the prediction's family with mean and covariance of the target p. The score is quadratic, so
-:math:`E_p[f] = E_q[f]`, and the loss splits into two parts that are not negative:
+The prediction has location μ and scale matrix Σ in N dimensions, and k = 1/(α−1). Let q be the member of its family
+with the mean μ_p and the covariance of the target p. The score f is quadratic, so :math:`E_p[f] = E_q[f]`, and the loss
+splits into two parts that are not negative:
 
 .. math:: L(f; p) = L(f; q) + \big(\Omega_\alpha(p) - \Omega_\alpha(q)\big).
 
@@ -11,8 +12,7 @@ The first compares two members of one family,
           - \tfrac1c\chi(c\ell)\Big], \qquad \ell = \sum_i \ln(1+d_i), \quad c = \frac1{2k+N}
 
 where 1 + d are the eigenvalues of :math:`\Sigma^{-1}\Sigma_q`, :math:`\operatorname{Cov}_q = v\Sigma_q`,
-φ(x) = x − ln(1+x) and χ(x) = eˣ − 1 − x. The second part is the cost of the target's shape, whatever its width; it is
-zero if p is a member itself.
+φ(x) = x − ln(1+x) and χ(x) = eˣ − 1 − x. The second part is the cost of the target's shape; it is zero if p = q.
 """
 
 import math
@@ -52,7 +52,7 @@ from contmax.losses._pairs._negentropy import (
     tsallis_rate,
 )
 
-# Beyond this |ln τ|, with Σ_q = τFFᵀ, the loss is taken from its definition.
+# Where |ln τ| is larger, Σ_q = τFFᵀ with F of `Summary`, the loss is Ω*(f) + Ω(p) − E_p[f] without rearrangement.
 _STRETCH_MAX = 16.0
 
 
@@ -64,8 +64,8 @@ class Summary:
         mean: ``(*batch, N)``.
         factor: F, diagonal or triangular.
         log_spread: ln v, broadcastable to ``(*batch)``.
-        shape: the order ε = α − 1 ↦ η, see :mod:`._negentropy`.
-        finite: where the covariance is finite, ``(*batch)``; None if it always is.
+        shape: function from ε = α − 1 to η, the negentropy of the shape, see :mod:`._negentropy`.
+        finite: where the covariance is finite, ``(*batch)``; None if it is finite everywhere.
     """
 
     mean: Float[Tensor, "*batch N"]
@@ -76,7 +76,7 @@ class Summary:
 
 
 def elliptical_loss(prediction: Elliptical, target: Distribution) -> Float[Tensor, "*batch"]:
-    """The loss of a β-Gaussian against a target with a summary, in float64."""
+    """The loss of a β-Gaussian against a target whose `Summary` has a closed form, in float64."""
     summary = summary_of(target)
     scale = prediction._sigma.to(torch.float64)
     misplaced = scale.mahalanobis_sq(summary.mean - points_of(prediction, prediction.loc))
@@ -86,15 +86,15 @@ def elliptical_loss(prediction: Elliptical, target: Distribution) -> Float[Tenso
 
 
 def _misshapen(prediction: Elliptical, scale: Scale, target: Summary) -> Tensor:
-    """The loss without the distance of the means, for finite α."""
+    """The loss without its first term, ½(μ−μ_p)ᵀΣ⁻¹(μ−μ_p), for finite α."""
     profile, dim = prediction._profile, scale.dim
     half_log_det = target.factor.half_log_det()
     gap, _, weight = profile.coefficients(half_log_det)
     shape = target.shape(gap)
-    # Compute both with numbers or both with tensors, so that equal ones differ by exactly zero.
+    # Compute η of p and of q both as floats or both as tensors, so that equal η differ by exactly 0.
     like = torch.full_like(shape, gap) if isinstance(shape, Tensor) and not isinstance(gap, Tensor) else gap
     own = _negentropy.beta_gaussian(like, gap, dim)
-    # Σ_q = τFFᵀ. The difference is exactly zero for a target with the index of the prediction.
+    # ln τ in Σ_q = τFFᵀ, exactly 0 for a target with the α of the prediction.
     log_stretch = (target.log_spread - profile.variance_factor(half_log_det).log()) / weight
     if not isinstance(shape, Tensor) and not isinstance(own, Tensor) and shape == own:
         return _member_part(gap, scale, target, log_stretch)
@@ -102,7 +102,7 @@ def _misshapen(prediction: Elliptical, scale: Scale, target: Summary) -> Tensor:
     far = log_stretch.abs() > _STRETCH_MAX
     near_part = _member_part(gap, scale, target, torch.where(far, 0.0, log_stretch))
     near_part = near_part + _shape_part(gap, shape - own, torch.where(far, 0.0, own - half_log_cov))
-    # Where the target is far from every member of the family, the terms of the definition do not cancel.
+    # For a target far from every member of the family, the terms of Ω*(f) + Ω(p) − E_p[f] do not cancel.
     excess, log_det = relative_excess(scale, target.factor)
     scatter = 0.5 * (excess + log_det + dim) * target.log_spread.exp()
     direct = profile.conjugate(scale.half_log_det()) + scatter + tsallis_rate(shape - half_log_cov, gap)
@@ -110,7 +110,7 @@ def _misshapen(prediction: Elliptical, scale: Scale, target: Summary) -> Tensor:
 
 
 def _member_part(gap: Number, scale: Scale, target: Summary, log_stretch: Tensor) -> Tensor:
-    """L(f; q) without the distance of the means."""
+    """L(f; q) without its first term, ½(μ−μ_p)ᵀΣ⁻¹(μ−μ_p)."""
     excess, log_det = relative_excess(scale, target.factor.stretched((0.5 * log_stretch).exp()))
     curvature = gap / (2 + scale.dim * gap)
     excess = excess - curvature * log_det.square() * expm1_excess_over(curvature * log_det)
@@ -118,12 +118,12 @@ def _member_part(gap: Number, scale: Scale, target: Summary, log_stretch: Tensor
 
 
 def _shape_part(gap: Number, delta: Number, log_peak: Tensor) -> Tensor:
-    r"""Ω_α(p) − Ω_α(q) = ∫q^α·(e^{εδ} − 1)/(αε), δ the difference of Rényi negentropies, ln∫q^α = ε·log_peak.
+    r"""Ω_α(p) − Ω_α(q) = ∫q^α·(e^{εδ} − 1)/(αε), δ = η(p) − η(q) the argument `delta`, ln∫q^α = ε·log_peak.
 
-    +∞ with zero gradient where it overflows.
+    The result is +∞ with zero gradient where it overflows.
     """
     delta = not_negative(delta if isinstance(delta, Tensor) else torch.full_like(log_peak, delta))
-    # Only the product of the two factors has to be in range: multiply a large e^{εδ} into the first.
+    # The product may be finite where a factor overflows: add a large εδ to the exponent of ∫q^α.
     grows = gap * delta > 0
     exponent = gap * log_peak + torch.where(grows, gap * delta, 0.0)
     over = exponent > EXPONENT_MAX
@@ -133,11 +133,11 @@ def _shape_part(gap: Number, delta: Number, log_peak: Tensor) -> Tensor:
 
 
 def _misshapen_uniform(prediction: Elliptical, scale: Scale, target: Summary) -> Tensor:
-    """The limit α = ∞, where members have one volume and Ω is 0 for densities up to 1, else +∞."""
+    """`_misshapen` for α = ∞: predictions are uniform with volume 1, and Ω(p) is 0 if p ≤ 1, else +∞."""
     dim = scale.dim
     half_log_det = target.factor.half_log_det()
     excess, log_det = relative_excess(scale, target.factor)
-    # The volume of the target changes variances by this, N·ln of their ratio; exactly zero for a member.
+    # N·ln of the variances of p over those of a volume-1 ellipsoid of shape F; exactly 0 for a member.
     swelling = dim * (target.log_spread - prediction._profile.variance_factor(half_log_det).log())
     shrinking = (log_det - swelling) / dim
     excess = excess + swelling - dim * shrinking.square() * expm1_excess_over(shrinking)
@@ -147,7 +147,7 @@ def _misshapen_uniform(prediction: Elliptical, scale: Scale, target: Summary) ->
 
 @register_fenchel_young(Elliptical, Tensor)
 def elliptical_observed(prediction: Elliptical, target: Tensor) -> Float[Tensor, "..."]:
-    """Ω_α*(f) + ½Δ(t), in float64."""
+    """Ω_α*(f) + ½Δ(t) for observations t, in float64; Δ(t) = (t−μ)ᵀΣ⁻¹(t−μ)."""
     scale = prediction._sigma.to(torch.float64)
     offset = points_of(prediction, target) - points_of(prediction, prediction.loc)
     return prediction._profile.conjugate(scale.half_log_det()) + 0.5 * scale.mahalanobis_sq(offset)
@@ -155,7 +155,7 @@ def elliptical_observed(prediction: Elliptical, target: Tensor) -> Float[Tensor,
 
 @register_fenchel_young(Elliptical, Empirical)
 def elliptical_sampled(prediction: Elliptical, target: Empirical) -> Float[Tensor, "..."]:
-    """Ω_α*(f) + ½tr(Σ⁻¹C) + ½Δ(mean): samples are read once, whatever the number of predictions."""
+    """Ω_α*(f) + ½tr(Σ⁻¹C) + ½Δ(mean), C the covariance of the samples, which are read once for all predictions."""
     scale = prediction._sigma.to(torch.float64)
     weights = target.weights.double()
     weights = (weights / weights.sum(-1, keepdim=True)).unsqueeze(-1)
@@ -177,7 +177,7 @@ def _trace(scale: Scale, centred: Float[Tensor, "*batch n N"], weights: Float[Te
 
 
 def summary_of(target: Distribution) -> Summary:
-    """The summary, for the families that have one in closed form."""
+    """The `Summary` of a target of the families in `_SUMMARIES`; raises NotImplementedError for others."""
     for kind in type(target).__mro__:
         if kind in _SUMMARIES:
             return _SUMMARIES[kind](target)
@@ -188,7 +188,7 @@ def summary_of(target: Distribution) -> Summary:
 
 
 def points_of(density: Distribution, value: Tensor) -> Tensor:
-    """Points in float64 with a last dimension for coordinates."""
+    """`value` in float64, with a last dimension for coordinates, which points on the line lack."""
     return value.double() if density.event_shape else value.double().unsqueeze(-1)
 
 
@@ -203,7 +203,7 @@ def _of_elliptical(target: Elliptical) -> Summary:
 
 
 def _of_student(target: StudentT) -> Summary:
-    """The β-Gaussian of index 1 − 2/(ν+1), whose covariance is infinite for ν ≤ 2."""
+    """The summary of Student's t, the β-Gaussian of α = 1 − 2/(ν+1); its covariance is infinite for ν ≤ 2."""
     finite = target.df > 2
     freedom = torch.where(finite, target.df.double(), 3.0)
     gap = -2 / (freedom + 1)
@@ -218,7 +218,7 @@ def _of_line(
 
 
 def _of_independent(target: Independent) -> Summary:
-    """Independent coordinates: variances line up and η adds up."""
+    """The summary of independent coordinates: F is diagonal, and η is a sum over coordinates."""
     base = summary_of(target.base_dist)
     if target.reinterpreted_batch_ndims == 0:
         return base
@@ -240,7 +240,7 @@ def _of_independent(target: Independent) -> Summary:
     return Summary(base.mean.squeeze(-1), DiagonalScale(deviation), deviation.new_zeros(()), shape, finite)
 
 
-#: The targets with a summary in closed form.
+#: Families of targets, each with the function that computes its summary in closed form.
 _SUMMARIES: dict[type, Callable[[Any], Summary]] = {
     Elliptical: _of_elliptical,
     Normal: lambda p: _of_elliptical(gaussian(p)),

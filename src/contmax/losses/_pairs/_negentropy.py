@@ -1,12 +1,12 @@
-r"""Negentropies of families of densities, free of location and scale, and the arithmetic of small differences.
+r"""Negentropies of families of densities with unit covariance, and functions that keep the digits of small differences.
 
 The loss of an elliptical prediction needs :math:`\Omega_\alpha(p)` of its target, which follows from the Rényi
-negentropy :math:`y = \ln(\int p^\alpha)/(\alpha-1)`. That changes with scale only by −½ ln|Cov|. The rest,
+negentropy :math:`y = \ln(\int p^\alpha)/(\alpha-1)`. Rescaling p changes y only by −½ ln|Cov|. The rest of y,
 
 .. math:: \eta_\alpha(p) = \frac{\ln\int p^\alpha}{\alpha-1} + \tfrac12\ln|\operatorname{Cov}_p|,
 
-belongs to the shape of p alone, adds up over independent coordinates, and is smooth in the order ε = α − 1 through 0,
-where it is the Shannon negentropy. ε is a number, ∞ included, or a float64 tensor.
+depends on the shape of p only, is a sum over independent coordinates, and is smooth in the order ε = α − 1 through 0,
+where it is the Shannon negentropy. ε is a float, ∞ included, or a float64 tensor.
 """
 
 import math
@@ -22,12 +22,12 @@ from contmax.numerics import float64_of, log_gamma_ratio, log_gamma_ratio_slope
 
 Number = float | Tensor
 
-#: Larger exponents count as infinite: derivatives multiply the exponential by further factors.
+#: eˣ counts as infinite for larger x, because derivatives multiply eˣ by further factors.
 EXPONENT_MAX = 600.0
 #: A density counts as bounded by 1 if its logarithm, which may be rounded, is at most this.
 HEIGHT_SLACK = 1e-6
 _LOG_2PI = math.log(2 * math.pi)
-# Below this order a difference quotient loses digits; eight Gauss nodes give the mean of the derivative instead.
+# For |ε| below this, the quotient in `beta_gaussian` loses digits: average a derivative over eight Gauss nodes instead.
 _ORDER_NEAR = 0.02
 _GAUSS = tuple((0.5 + 0.5 * float(x), 0.5 * float(w)) for x, w in zip(*np.polynomial.legendre.leggauss(8), strict=True))
 
@@ -40,28 +40,28 @@ def order_of(alpha: float | Tensor) -> Number:
 
 
 def is_infinite(order: Number) -> bool:
-    """Whether ε is the number ∞; tensors are finite."""
+    """Whether ε is the float ∞; tensors are finite."""
     return not isinstance(order, Tensor) and math.isinf(order)
 
 
 def uniform_ball(dim: int) -> float:
-    """η of the uniform density on an ellipsoid, of every order."""
+    """η of the uniform density on an ellipsoid in N dimensions, for every ε."""
     half = dim / 2
     return math.lgamma(1 + half) - half * math.log(math.pi * (dim + 2))
 
 
 def triangular(order: Number) -> Number:
-    """η of a triangular density, ∫p^α = 2a^{1−α}/(α+1)."""
+    """η of a triangular density, which at half-width a has ∫p^α = 2a^{1−α}/(α+1)."""
     return -0.5 * math.log(6.0) - 0.5 * _log1p_over(0.5 * order)
 
 
 def laplace(order: Number) -> Number:
-    """η of a Laplace density, ∫p^α = (2b)^{1−α}/α."""
+    """η of a Laplace density, which at scale b has ∫p^α = (2b)^{1−α}/α."""
     return -0.5 * math.log(2.0) - _log1p_over(order)
 
 
 def beta_gaussian(gap: Number, order: Number, dim: int) -> Number:
-    r"""η of the β-Gaussian of index 1 + ε′ in N dimensions.
+    r"""η of the β-Gaussian of index 1 + ε′ in N dimensions; G is `log_gamma_ratio`.
 
     .. math:: \eta = G(\varepsilon') - s\ln 2\pi - s\ln(1+(s+1)\varepsilon')
               + \frac{G(\varepsilon') - G(\frac{\varepsilon'}{1+\varepsilon}) - s\ln(1+\varepsilon)}{\varepsilon}
@@ -90,12 +90,12 @@ def beta_gaussian(gap: Number, order: Number, dim: int) -> Number:
 
 
 def _secant(ratio: Number, gap: Number, order: Number, dim: int) -> Number:
-    """The fraction in :func:`beta_gaussian`, from G(ε′)."""
+    """The fraction in :func:`beta_gaussian`; `ratio` is G(ε′)."""
     return (ratio - log_gamma_ratio(gap / (1 + order), dim) - dim / 2 * _log1p(order)) / order
 
 
 def _mean_slope(gap: Number, order: Number, dim: int) -> Number:
-    """The fraction for small ε, as the mean over x in [0, 1] of the derivative of its numerator at xε."""
+    """The fraction in :func:`beta_gaussian` for small ε: the mean of its numerator's derivative over [0, ε]."""
     if isinstance(order, Tensor):
         rates: Any = _slope(gap, torch.stack([1 + x * order for x, _ in _GAUSS]), dim)
     else:
@@ -133,7 +133,7 @@ def expm1_excess_over(x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
 
 
 def tsallis_rate(y: Float[Tensor, "..."], gap: float | Tensor) -> Float[Tensor, "..."]:
-    """log_{2−α}(eʸ)/α = (e^{εy} − 1)/(αε), with ε = α − 1: Ω_α of the Rényi negentropy y; Ω_α(p) is its mean at ln p.
+    """(e^{εy} − 1)/(αε) with ε = `gap`: Ω_α(p) for the Rényi negentropy y of p, and log_{2−α}(p)/α for y = ln p.
 
     Overflow gives +∞ with zero gradient. The rate is 0 for α = ∞.
 
@@ -149,7 +149,7 @@ def tsallis_rate(y: Float[Tensor, "..."], gap: float | Tensor) -> Float[Tensor, 
 
 
 def not_negative(x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-    """Rounding below zero is cleared, for an x that cannot be negative; the gradient is that of ``x``.
+    """``x`` with negative values, which are rounding errors, set to 0; the gradient is that of ``x``.
 
     Example:
         >>> not_negative(torch.tensor([-1e-9, 2.0]))

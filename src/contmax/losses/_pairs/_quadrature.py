@@ -1,9 +1,9 @@
-r"""Pairs without a closed form, by quadrature and averages: predictions that are no β-Gaussian, and other targets.
+r"""Losses L(f; p) by quadrature and averages: for scores f of predictions, or targets p, without a closed form.
 
-On the line the loss is :math:`\Omega_\alpha^*(f) + E_p[\log_{2-\alpha}(p)/\alpha - f]` by quadrature. The Ω_α of
-observations and samples is infinite for α ≥ 1 and does not depend on the prediction, so it is dropped: their loss is
-:math:`\Omega_\alpha^*(f) - E_p[f]`, with an equal gradient, and may be negative. Two triangular densities have a closed
-form, and predictions of torch become densities with a score.
+On the line the loss is :math:`\Omega_\alpha^*(f) + E_p[\log_{2-\alpha}(p)/\alpha - f]` by quadrature. Observations and
+samples have Ω_α(p) = ∞ for α ≥ 1; it does not depend on the prediction, so it is dropped. The remaining loss
+:math:`\Omega_\alpha^*(f) - E_p[f]` has an equal gradient and may be negative. Two triangular densities have a closed
+form, and torch's normal and Laplace predictions are converted to densities of contmax.
 """
 
 import math
@@ -30,11 +30,11 @@ from contmax.densities._line_rule import LineRule, landmarks_of
 from contmax.losses._fenchel_young import loss_between, register_fenchel_young
 from contmax.losses._pairs._negentropy import HEIGHT_SLACK, is_infinite, not_negative, order_of, tsallis_rate
 
-# The integral of a density that the rule resolves is this close to one, even if its logarithm is in float32.
+# Tolerance of ∫p = 1 by the quadrature rule, wide enough for a ln p in float32.
 _MASS_SLACK = 1e-5
-# The accuracy of the power by which a density grows at an end of its support, measured at two points.
+# Tolerance of s in p ~ x⁻ˢ, x the distance from an end of the support; s is estimated from two points.
 _GROWTH_SLACK = 1e-6
-# The logarithm of the size from which a score counts as −∞, because its derivatives might be infinite.
+# ln|f| from which a negative score f counts as −∞, because its derivatives might overflow.
 _LOG_SCORE_MAX = 345.0
 
 
@@ -58,13 +58,13 @@ def line_loss(prediction: Density, target: Distribution) -> Float[Tensor, "*batc
     value, counts = _finite_scores(wide, rule.beside_bends, alive)
     density = torch.where(alive, log_p.exp(), 0.0)
     rate = tsallis_rate(log_p, order)
-    # An infinite score makes the loss infinite, unless the density there is small enough.
+    # A score of −∞ makes the loss infinite, unless the density there is negligible.
     overflown = (alive & ~counts & (rule.shares > 0) & (log_p > -_LOG_SCORE_MAX)) | (rate == math.inf)
     rate = torch.where(rate == math.inf, 0.0, rate)
-    # ∫p^α of a density that grows like x⁻ˢ at an end of its support diverges from s = 1/α.
+    # ∫p^α diverges if p grows like x⁻ˢ at an end of its support with s ≥ 1/α.
     unbounded = log_p.amax(0) > HEIGHT_SLACK if is_infinite(order) else rule.growth(target) * alpha > 1 - _GROWTH_SLACK
     infinite = overflown.any(0) | rule.diverges(density * value) | unbounded
-    # Next to a pole the rule does not resolve the density; the loss is infinite anyway.
+    # The rule does not resolve a density near its pole, where the loss is infinite anyway: skip the check.
     mass = torch.where(unbounded, 1.0, (rule.shares * density).sum(0))
     _require_mass(target, mass, (rule.points.abs() * density).amax(0))
     loss = wide.conjugate() + (rule.shares * density * (rate - value)).sum(0)
@@ -72,7 +72,7 @@ def line_loss(prediction: Density, target: Distribution) -> Float[Tensor, "*batc
 
 
 def _averaged_loss(prediction: Elliptical, target: Any) -> Tensor:
-    """The loss against a target that averages smooth functions by its own rule, in one or several dimensions."""
+    """The loss against a target with a method ``expectation`` for averages of functions, in any dimension."""
     order, shape = order_of(prediction.alpha), torch.broadcast_shapes(prediction.batch_shape, target.batch_shape)
     target = target.expand(shape)
 
@@ -89,9 +89,9 @@ def _averaged_loss(prediction: Elliptical, target: Any) -> Tensor:
 
 
 def _require_mass(target: Distribution, mass: Tensor, blur: Tensor) -> None:
-    """Refuse, on eager CPU tensors, a target whose integral is not one: it is not normalised, or not resolved.
+    """Raise ValueError, on eager CPU tensors, if ``mass``, the integral of the target, is not one.
 
-    Rounding moves points that are far from zero across a narrow density; ``blur`` allows for that.
+    ``blur``, the maximum of |t| p(t), bounds the effect of rounding t on a narrow density far from zero.
     """
     slack = _MASS_SLACK + 8 * torch.finfo(mass.dtype).eps * blur
     if is_eager_cpu(mass) and bool(((mass - 1).abs() > slack).any()):
@@ -104,7 +104,7 @@ def _require_mass(target: Distribution, mass: Tensor, blur: Tensor) -> None:
 
 @register_fenchel_young(Density, Tensor)
 def observed(prediction: Density, target: Tensor) -> Float[Tensor, "..."]:
-    """Ω_α*(f) − f(t) for any density with a score, in float64."""
+    """Ω_α*(f) − f(t) of observations t, for any density with a score f, in float64."""
     event = prediction.event_shape
     shape = torch.broadcast_shapes(target.shape[: target.ndim - len(event)], prediction.batch_shape)
     points = target.double().expand(shape + event).unsqueeze(0)
@@ -113,7 +113,7 @@ def observed(prediction: Density, target: Tensor) -> Float[Tensor, "..."]:
 
 @register_fenchel_young(Density, Empirical)
 def sampled(prediction: Density, target: Empirical) -> Float[Tensor, "..."]:
-    """Ω_α*(f) − Σ w f(t) for any density with a score, in float64."""
+    """Ω_α*(f) − Σ w f(t) of samples t with weights w, for any density with a score f, in float64."""
     target = target.expand(torch.broadcast_shapes(target.batch_shape, prediction.batch_shape))
     samples = target.samples.double().movedim(-1 - len(prediction.event_shape), 0)
     weights = target.weights.double().movedim(-1, 0)
@@ -121,7 +121,7 @@ def sampled(prediction: Density, target: Empirical) -> Float[Tensor, "..."]:
 
 
 def _mean_cost(prediction: Density, points: Float[Tensor, "n ..."], shares: Float[Tensor, "..."]) -> Tensor:
-    """Ω*_α(f) − Σ w f(t) over the first dimension; +∞ with zero gradient where a score that counts overflows."""
+    """Ω*_α(f) − Σ w f(t) over n points t with shares w; +∞ with zero gradient where f(t) = −∞ and w > 0."""
     prediction.required_alpha()
     wide = cast(Density, unchecked(prediction, torch.float64))
     values, counts = _finite_scores(wide, points, torch.ones((), dtype=torch.bool, device=points.device))
@@ -133,9 +133,9 @@ def _mean_cost(prediction: Density, points: Float[Tensor, "n ..."], shares: Floa
 def _finite_scores(
     prediction: Density, points: Float[Tensor, "..."], wanted: Bool[Tensor, "..."]
 ) -> tuple[Float[Tensor, "..."], Bool[Tensor, "..."]]:
-    """Scores, and where they count: at the wanted points, unless a score is so large that its derivatives overflow.
+    """Scores, and where they are valid: where ``wanted``, and not so large that their derivatives overflow.
 
-    Elsewhere the scores are zero, with zero gradient. The prediction is in float64; points are ``(*sample, *batch)`` or
+    Invalid scores are zero, with zero gradient. The prediction is in float64; points are ``(*sample, *batch)`` or
     ``(*sample, *batch, N)``, and ``wanted`` is ``(*sample, *batch)``.
     """
     with torch.no_grad():
@@ -163,7 +163,7 @@ def triangular_loss(prediction: Triangular, target: Triangular) -> Float[Tensor,
     offset = prediction.loc.double() - target.loc.double()
     distance = offset.abs()
     inner = torch.minimum(distance, width_p)
-    # The square of the offset and not of its modulus, which has no second derivative at zero.
+    # Square the offset, not its modulus, which has no second derivative at zero.
     misplaced = torch.minimum(offset.square(), b_p) / width_p * (1 - inner / (3 * width_p)) + (distance - inner)
     misshapen = ((b - b_p) / (width + width_p)).square() / (3 * width_p)
     return (misplaced + misshapen) / b
@@ -178,7 +178,7 @@ class _LaplaceLaw(LineLaw):
 
 
 class _Laplace(LineDensity):
-    """The Ω₁-map of −|t−μ|/b."""
+    """The Laplace density: the Ω₁-map of −|t−μ|/b."""
 
     alpha = 1.0
 
@@ -194,12 +194,12 @@ class _Laplace(LineDensity):
 
 
 def torch_loss(prediction: Any, target: Any) -> Tensor:
-    """The loss of a normal or Laplace density of torch, as a density with a score of index one."""
+    """The loss of a normal or Laplace prediction of torch, converted to a density with a score and α = 1."""
     if isinstance(prediction, Laplace):
         prediction = _Laplace(prediction.loc, prediction.scale, validate_args=False)
     elif isinstance(prediction, Independent):
         base = prediction.base_dist
-        # For α ≠ 1 a product is not the map of a sum of scores.
+        # A product of normal densities is one β-Gaussian; no loss is implemented for other products.
         if not isinstance(base, Normal) or prediction.reinterpreted_batch_ndims != 1:
             raise NotImplementedError(
                 f"Independent({type(base).__name__}, {prediction.reinterpreted_batch_ndims}) is not the prediction of "
