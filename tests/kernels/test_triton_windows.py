@@ -21,7 +21,7 @@ ON_TRITON, ON_TORCH = {"cpu"}, {"cuda"}
 
 
 def is_a_kernel(r):
-    return r.grad_fn.rule in (means.LINE, means.INTERVAL)
+    return r.grad_fn.formula in (means.LINE, means.INTERVAL)
 
 
 # With seed 14 there is a density whose slope in σ is small beside the integrals that it can be made of.
