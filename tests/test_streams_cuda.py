@@ -72,7 +72,7 @@ def forget_constants(monkeypatch):
     from contmax.kernels.means import _gpu_plane as _plane
     from contmax.numerics import _quadrature
 
-    for cache in (_quadrature._tables, _line.rule_of, _any_alpha.rules_on, _plane.nodes_on):
+    for cache in (_quadrature._tables, _line.rule_of, _any_alpha.rules_on, _plane.rule_of):
         monkeypatch.setattr(cache, "_made", {})
 
 

@@ -17,7 +17,7 @@ from contmax.kernels._counting import blocks_of, power_of_two
 from contmax.kernels.gpu._cached_launch import LAUNCHES, Launch, ReadyLaunch
 from contmax.kernels.gpu._launch import laid_out
 from contmax.kernels.means._gpu_line import LINE
-from contmax.kernels.means._gpu_pairs import launch_of_values
+from contmax.kernels.means._gpu_pairs import launch_of
 from contmax.kernels.means._gpu_plane import PLANE, PLANE_OF_MATRIX
 
 # All measured on an H200. If all contexts have at least _MANY entries, small programs keep the device busy; with up to
@@ -161,11 +161,10 @@ class Contexts:
         family = LINE if dimension == 1 else PLANE_OF_MATRIX if is_matrix else PLANE
         # Call it before every launch: it makes the current stream wait for the nodes.
         self._rule = functools.partial(family.rule, k, device)
-        values = [launch_of_values(family, shape[0], functions, k, slopes) for slopes in (False, True)]
-        self._values = [self._ready(launch) for launch in values]
+        values = [launch_of(family, shape[0], functions, k, SLOPES=slopes) for slopes in (False, True)]
+        self._values = [ReadyLaunch(launch, self._device) for launch in values]
         self._parts, contexts = _launches_of_contexts(shape, strides, self._slopes)
-        self._contexts = [self._ready(launch) for launch in contexts]
-        self._gradients: dict[tuple[bool, bool], ReadyLaunch] = {}
+        self._contexts = [ReadyLaunch(launch, self._device) for launch in contexts]
 
     def contexts(
         self,
@@ -210,29 +209,21 @@ class Contexts:
         self, cotangent: Tensor, shares: Tensor | None, slopes: Tensor | None
     ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         """Gradients of values, None without shares, and of loc and scale, None without slopes of c."""
-        batch = self._shape[0]
+        batch, n, cotangent = self._shape[0], self._dimension, laid_out(cotangent)
         # Hooks on saved tensors may bring them back in another dtype or on another device.
-        shares, slopes = (x if x is None else x.to(cotangent) for x in (shares, slopes))
+        shares, slopes = (x if x is None else laid_out(x.to(cotangent)) for x in (shares, slopes))
         by_values = by_loc = by_scale = None
         if shares is not None:
-            shares, by_values = laid_out(shares), cotangent.new_empty(self._shape)
+            by_values = cotangent.new_empty(self._shape)
         if slopes is not None:
-            slopes, n = laid_out(slopes), self._dimension
-            by_loc = cotangent.new_empty((batch,) if n == 1 else (batch, n))
-            by_scale = cotangent.new_empty((batch,) if n == 1 else (batch, n, n))
-        launch = self._gradients.get((shares is None, slopes is None))
-        if launch is None:
-            kinds = 0 if shares is None else shares.shape[0] // batch, self._dimension if slopes is not None else 0
-            launch = self._ready(_launch_of_gradients(self._shape, *kinds))
-            self._gradients[shares is None, slopes is None] = launch
-        cotangent = laid_out(cotangent)
+            axes = (n,) * (n - 1)
+            by_loc, by_scale = cotangent.new_empty(batch, *axes), cotangent.new_empty(batch, *axes, *axes)
+        rows = 0 if shares is None else shares.shape[0] // batch
+        launch = _launch_of_gradients(self._shape, rows, 0 if slopes is None else n, self._device)
         # The kernel never reads the pointers of missing tensors.
         tensors = (by_values, by_loc, by_scale, shares, slopes)
         launch(*[cotangent if x is None else x for x in tensors], cotangent)
         return by_values, by_loc, by_scale
-
-    def _ready(self, launch: Launch) -> ReadyLaunch:
-        return ReadyLaunch(launch, self._device)
 
 
 contexts_of = cached(LAUNCHES)(Contexts)
@@ -245,7 +236,10 @@ def _launches_of_contexts(shape: tuple[int, ...], strides: tuple[int, ...], slop
     If few programs would take many steps, several share a sequence, and the caller adds up their results.
     """
     batch, length, channels = shape
-    rows, columns, warps = _block(batch * channels, slopes)
+    # Observations and channels at a time, and warps, of a program.
+    rows, columns, warps = 64, 32, 4
+    if batch * channels >= _MANY:
+        rows, columns, warps = (32, 64, 1) if slopes <= _FEW_SLOPES else (16, 128, 1)
     columns = min(columns, max(power_of_two(channels), 8))
     blocks, turns = blocks_of(channels, columns), blocks_of(length, rows)
     parts = 1
@@ -262,14 +256,8 @@ def _launches_of_contexts(shape: tuple[int, ...], strides: tuple[int, ...], slop
     return grid[1], launches
 
 
-def _block(numbers: int, slopes: int) -> tuple[int, int, int]:
-    """Observations and channels at a time, and warps, of a program; `numbers`: of all contexts."""
-    if numbers >= _MANY:
-        return (32, 64, 1) if slopes <= _FEW_SLOPES else (16, 128, 1)
-    return 64, 32, 4
-
-
-def _launch_of_gradients(shape: tuple[int, ...], shares: int, dimension: int) -> Launch:
+@cached(LAUNCHES)
+def _launch_of_gradients(shape: tuple[int, ...], shares: int, dimension: int, device: int) -> ReadyLaunch:
     """`shares`: rows in the shares tensor (0: values need no gradient); `dimension`: N (0: densities need none)."""
     batch, length, channels = shape
     columns = min(power_of_two(channels), 512)
@@ -279,4 +267,4 @@ def _launch_of_gradients(shape: tuple[int, ...], shares: int, dimension: int) ->
     kinds = {"SHARES": shares, "PLACES": dimension, "ROWS": rows, "COLUMNS": columns}
     kinds["MULTIPLIED"] = min(power_of_two(channels), _MULTIPLIED)
     numbers = (batch, length, channels, row_blocks, column_blocks)
-    return Launch(contexts_bwd_kernel, (programs,), numbers, kinds, contracts=True)
+    return ReadyLaunch(Launch(contexts_bwd_kernel, (programs,), numbers, kinds, contracts=True), device)

@@ -3,6 +3,8 @@
 One program per row. The references are in contmax.nn._gates.
 """
 
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
@@ -136,9 +138,9 @@ def gate_moments(
     logits = resolved(logits)
     length, weights = logits.shape[-1], torch.empty_like(logits)
     mean, variance = (logits.new_empty(logits.shape[:-1]) for _ in range(2))
-    rows = mean.numel()
-    numbers = (rows // logits.shape[0], length, shift, least)
-    moments = _moments(rows, numbers, may is not None, noise is not None)
+    numbers = (mean.numel() // logits.shape[0], length, shift, least)
+    kinds = {"HAS_MASK": may is not None, "DROPS": noise is not None}
+    moments = _launch(gate_moments_fwd_kernel, mean.numel(), numbers, **kinds)
     moments(logits, _bytes(may), noise, drop, weights, mean, variance)
     return weights, mean, variance
 
@@ -155,9 +157,9 @@ def gate_moments_backward(
     logits = resolved(logits)
     length, gradient = logits.shape[-1], torch.empty_like(logits)
     by_weights, by_mean, by_variance = (None if c is None else laid_out(c) for c in cotangents)
-    rows = mean.numel()
-    numbers = (rows // logits.shape[0], length, shift)
-    pull_back = _pull_back(rows, numbers, may is not None, by_weights is not None)
+    numbers = (mean.numel() // logits.shape[0], length, shift)
+    kinds = {"HAS_MASK": may is not None, "HAS_WEIGHTS": by_weights is not None}
+    pull_back = _launch(gate_moments_bwd_kernel, mean.numel(), numbers, **kinds)
     pull_back(logits, _bytes(may), weights, mean, by_weights, by_mean, by_variance, gradient)
     return gradient
 
@@ -167,20 +169,7 @@ def _bytes(may: Tensor | None) -> Tensor | None:
 
 
 @cached(LAUNCHES)
-def _moments(rows: int, numbers: tuple[int, int, float, float], has_mask: bool, drops: bool) -> Launch:
-    block, warps = _block(numbers[1])
-    kinds = {"HAS_MASK": has_mask, "DROPS": drops, "BLOCK": block}
-    return Launch(gate_moments_fwd_kernel, (rows,), numbers, kinds, warps, contracts=True)
-
-
-@cached(LAUNCHES)
-def _pull_back(rows: int, numbers: tuple[int, int, float], has_mask: bool, has_weights: bool) -> Launch:
-    block, warps = _block(numbers[1])
-    kinds = {"HAS_MASK": has_mask, "HAS_WEIGHTS": has_weights, "BLOCK": block}
-    return Launch(gate_moments_bwd_kernel, (rows,), numbers, kinds, warps, contracts=True)
-
-
-def _block(length: int) -> tuple[int, int]:
-    """Columns and warps of one program."""
-    block = power_of_two(length)
-    return block, min(max(block // 256, 1), 16)
+def _launch(kernel: Any, rows: int, numbers: tuple[int | float, ...], **kinds: bool) -> Launch:
+    """A row in each program; the second number is its length."""
+    block = power_of_two(int(numbers[1]))
+    return Launch(kernel, (rows,), numbers, kinds | {"BLOCK": block}, min(max(block // 256, 1), 16), contracts=True)

@@ -179,14 +179,10 @@ def line_bwd_kernel(
 
 
 @DeviceCache
-def rule_of(k: float, device: torch.device) -> Tensor:
+def rule_of(k: float, device: torch.device) -> tuple[Tensor, ...]:
     """Nodes on [0, 1], then log₂ of their weights, in float32."""
     nodes, weights = unit_gauss_legendre(_nodes(k), device)
-    return torch.cat([nodes, weights.log2()]).float()
-
-
-def _rule(k: float, device: torch.device) -> tuple[Tensor]:
-    return (rule_of(k, device),)
+    return (torch.cat([nodes, weights.log2()]).float(),)
 
 
 def _law(raised: bool, k: float) -> tuple[tuple[float, float], dict[str, int]]:
@@ -220,7 +216,7 @@ def _basis_gradients(shares: Tensor) -> tuple[Tensor, Tensor]:
 
 def _family(raised: bool) -> Pairs:
     law = partial(_law, raised)
-    return Pairs(line_fwd_kernel, line_bwd_kernel, 1, 2, _block, law, _rule, _basis_gradients)
+    return Pairs(line_fwd_kernel, line_bwd_kernel, 1, 2, _block, law, rule_of, _basis_gradients)
 
 
 LINE, INTERVAL = _family(raised=True), _family(raised=False)

@@ -3,6 +3,8 @@
 The references are in contmax.signal._signal.
 """
 
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
@@ -80,7 +82,7 @@ def masked_mean(weights: Tensor, values: Tensor, mask: Tensor) -> Tensor:
     """
     weights, values = resolved(weights), resolved(values)
     result = weights.new_empty(values.shape[0], values.shape[2])
-    _means(values.shape)(weights, values, mask.view(torch.uint8), result)
+    _launch(masked_mean_fwd_kernel, values.shape)(weights, values, mask.view(torch.uint8), result)
     return result
 
 
@@ -90,23 +92,15 @@ def masked_mean_backward(
     """The gradients of weights and, if needed, of values, from a cotangent (B, D), float32, contiguous."""
     weights, values, cotangent = resolved(weights), resolved(values), resolved(cotangent)
     by_weights, by_values = torch.empty_like(weights), torch.empty_like(values) if needs_values else None
-    pull_back = _pull_back(values.shape, needs_values)
+    pull_back = _launch(masked_mean_bwd_kernel, values.shape, NEEDS_VALUES=needs_values)
     pull_back(weights, values, mask.view(torch.uint8), cotangent, by_weights, by_values)
     return by_weights, by_values
 
 
 @cached(LAUNCHES)
-def _means(shape: tuple[int, ...]) -> Launch:
+def _launch(kernel: Any, shape: tuple[int, ...], **kinds: bool) -> Launch:
     batch, length, channels = shape
     columns = min(power_of_two(channels), 128)
-    grid = (batch, blocks_of(channels, columns))
-    kinds = {"ROWS": _ROWS, "COLUMNS": columns}
-    return Launch(masked_mean_fwd_kernel, grid, (length, channels), kinds, contracts=True)
-
-
-@cached(LAUNCHES)
-def _pull_back(shape: tuple[int, ...], needs_values: bool) -> Launch:
-    batch, length, channels = shape
-    kinds = {"NEEDS_VALUES": needs_values, "ROWS": _ROWS, "COLUMNS": min(power_of_two(channels), 128)}
-    grid = (batch, blocks_of(length, _ROWS))
-    return Launch(masked_mean_bwd_kernel, grid, (length, channels), kinds, contracts=True)
+    blocks = blocks_of(channels, columns) if kernel is masked_mean_fwd_kernel else blocks_of(length, _ROWS)
+    sizes = {"ROWS": _ROWS, "COLUMNS": columns}
+    return Launch(kernel, (batch, blocks), (length, channels), kinds | sizes, contracts=True)

@@ -40,7 +40,7 @@ class Pairs:
         r = loc.new_empty(*loc.shape[: loc.dim() + 1 - self.dim], columns)
         if r.numel():
             parameters = (laid_out(loc), laid_out(scale), laid_out(centre), laid_out(width))
-            launch = launch_of_values(self, loc.numel() // self.dim, columns, k)
+            launch = launch_of(self, loc.numel() // self.dim, columns, k, SLOPES=False)
             launch(r, *parameters, *self.rule(k, loc.device))
         return r
 
@@ -63,31 +63,23 @@ class Pairs:
         if needs_basis:
             shares = loc.new_empty(blocks_of(rows, self.block(rows, columns)[0]), self.basis_numbers, columns)
         cotangent = resolved(cotangent)
-        matrix = cotangent if cotangent.dim() == 2 else cotangent.reshape(-1, columns)
+        matrix = cotangent.reshape(-1, columns)
         if rows:
-            launch = _launch_of_gradients(self, rows, columns, matrix.stride(), k, needs_basis)
+            launch = launch_of(self, rows, columns, k, matrix.stride(), BASIS=needs_basis)
             launch(by_loc, by_scale, shares, matrix, *parameters, *self.rule(k, loc.device))
         by_basis = (loc.new_empty(0), loc.new_empty(0)) if shares is None else self.basis_gradients(shares)
         return by_loc, by_scale, loc.new_empty(0), *by_basis
 
 
 @cached(LAUNCHES)
-def launch_of_values(family: Pairs, rows: int, columns: int, k: float, slopes: bool = False) -> Launch:
-    """The launch for these numbers of densities and functions, with slopes for `_gpu_contexts`."""
-    block_rows, block_columns, warps = family.block(rows, columns)
-    grid = (blocks_of(rows, block_rows), blocks_of(columns, block_columns))
-    numbers, constants = family.law(k)
-    constants |= {"SLOPES": slopes, "ROWS": block_rows, "COLUMNS": block_columns}
-    return Launch(family.forward, grid, (rows, columns, *numbers), constants, warps, contracts=True)
+def launch_of(family: Pairs, rows: int, columns: int, k: float, strides: tuple[int, ...] = (), **kinds: bool) -> Launch:
+    """The launch for these numbers of densities and functions: the backward pass for cotangents with these strides.
 
-
-@cached(LAUNCHES)
-def _launch_of_gradients(
-    family: Pairs, rows: int, columns: int, strides: tuple[int, ...], k: float, needs_basis: bool
-) -> Launch:
-    """The launch for cotangents with these strides."""
+    Of the forward pass SLOPES is to be known, of the backward pass BASIS.
+    """
     block_rows, block_columns, warps = family.block(rows, columns)
+    grid: tuple[int, ...] = (blocks_of(rows, block_rows), blocks_of(columns, block_columns))
     numbers, constants = family.law(k)
-    constants |= {"BASIS": needs_basis, "ROWS": block_rows, "COLUMNS": block_columns}
-    grid = (blocks_of(rows, block_rows),)
-    return Launch(family.backward, grid, (rows, columns, *strides, *numbers), constants, warps, contracts=True)
+    constants |= kinds | {"ROWS": block_rows, "COLUMNS": block_columns}
+    kernel, grid = (family.backward, grid[:1]) if strides else (family.forward, grid)
+    return Launch(kernel, grid, (rows, columns, *strides, *numbers), constants, warps, contracts=True)

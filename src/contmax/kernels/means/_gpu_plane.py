@@ -225,12 +225,8 @@ def plane_bwd_kernel(
         tl.store(by_scale_ptr + 4 * row + n, by_density[n + 2], row < rows)
 
 
-def _rule(_: float, device: torch.device) -> tuple[Tensor, Tensor]:
-    return nodes_on(device)
-
-
 @DeviceCache
-def nodes_on(device: torch.device) -> tuple[Tensor, Tensor]:
+def rule_of(_: float, device: torch.device) -> tuple[Tensor, ...]:
     """sinh and cosh along the path."""
     return hyperbola_nodes(SINGLE, device)
 
@@ -262,7 +258,7 @@ def _basis_gradients(shares: Tensor) -> tuple[Tensor, Tensor]:
 
 def _family(is_matrix: bool) -> Pairs:
     law = partial(_law, is_matrix)
-    return Pairs(plane_fwd_kernel, plane_bwd_kernel, 2, 5, _block, law, _rule, _basis_gradients)
+    return Pairs(plane_fwd_kernel, plane_bwd_kernel, 2, 5, _block, law, rule_of, _basis_gradients)
 
 
 PLANE, PLANE_OF_MATRIX = _family(is_matrix=False), _family(is_matrix=True)
