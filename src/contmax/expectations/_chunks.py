@@ -34,12 +34,6 @@ class Fewest(NamedTuple):
     elsewhere: int
     saved: int
 
-    def densities_of_chunk(self, densities: int, functions: int, device: torch.device) -> int:
-        """The number of densities in one chunk."""
-        functions = max(functions, 1)
-        fewest = self.on_cpu if device.type == "cpu" else self.elsewhere
-        return max(1, max(fewest, densities * functions // _MOST_CHUNKS) // functions)
-
 
 def in_chunks(
     reference: Reference, densities: Sequence[Tensor | None], basis: Sequence[Tensor], batch_dims: int, fewest: Fewest
@@ -56,12 +50,13 @@ def in_chunks(
     if torch.compiler.is_compiling():  # sizes may be symbolic
         return reference(*densities, *basis)
     batch = next(x.shape[:batch_dims] for x in densities if x is not None)
-    count = batch.numel()
-    size = fewest.densities_of_chunk(count, basis[0].shape[0], basis[0].device)
+    count, functions = batch.numel(), max(basis[0].shape[0], 1)
+    pairs = fewest.on_cpu if basis[0].device.type == "cpu" else fewest.elsewhere
+    size = max(1, max(pairs, count * functions // _MOST_CHUNKS) // functions)
     if count <= size:
         return reference(*densities, *basis)
     # Transforms of torch.func refuse the hooks of a checkpoint.
-    if count * basis[0].shape[0] * fewest.saved > _MOST_SAVED and all_hold_numbers(*densities, *basis):
+    if count * functions * fewest.saved > _MOST_SAVED and all_hold_numbers(*densities, *basis):
         reference = partial(
             checkpoint, reference, use_reentrant=False, preserve_rng_state=False, determinism_check="none"
         )

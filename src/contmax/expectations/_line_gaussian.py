@@ -114,18 +114,15 @@ def _windowed_expectation(
     if backend is Backend.TRITON:
         return expectation_by(means.INTERVAL, k, loc, half, None, centre, width)
     if backend is Backend.TORCH or not is_eager_cpu(loc, half, centre, width):
-        reference = partial(_by_torch, k=k)
-        return in_chunks(reference, (loc, half), (centre, width), loc.dim(), _FEWEST_PAIRS)
+        return in_chunks(
+            partial(expectation_by, "window", k), (loc, half, None), (centre, width), loc.dim(), _FEWEST_PAIRS
+        )
     from contmax.kernels.means import _cpu_means
 
     # The kernel computes slopes along with values, at little cost.
     with_slopes = torch.is_grad_enabled() and any(x.requires_grad for x in (loc, half, centre, width))
     known = _cpu_means.window_values(loc, half, centre, width, k, _constant(k), _rule(loc), with_slopes)
     return expectation_by("window", k, loc, half, None, centre, width, known)
-
-
-def _by_torch(loc: Tensor, half: Tensor, centre: Tensor, width: Tensor, k: float) -> Tensor:
-    return expectation_by("window", k, loc, half, None, centre, width)
 
 
 def _window_values(loc: Tensor, half: Tensor, _: None, centre: Tensor, width: Tensor, k: float) -> Tensor:

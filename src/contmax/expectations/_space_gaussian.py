@@ -18,7 +18,7 @@ from functools import partial
 
 import torch
 from torch import Tensor
-from torch.distributions import MultivariateNormal
+from torch.distributions import LowRankMultivariateNormal, MultivariateNormal
 
 from contmax._backend import Backend, backend_of
 from contmax.basis import MultivariateGaussianBasis
@@ -39,7 +39,8 @@ _FEWEST_PAIRS_OF_INDEX = Fewest(on_cpu=2**12, elsewhere=2**15, saved=2**12)
 
 
 @register_expectation(MultivariateNormal, MultivariateGaussianBasis)
-def normal(density: MultivariateNormal, basis: MultivariateGaussianBasis) -> Tensor:
+@register_expectation(LowRankMultivariateNormal, MultivariateGaussianBasis)
+def normal(density: MultivariateNormal | LowRankMultivariateNormal, basis: MultivariateGaussianBasis) -> Tensor:
     """r_j = N(μ; μ_j, Σ + Σ_j)."""
     return expectation_in_space(density.loc, density.scale_tril, 1.0, basis)
 

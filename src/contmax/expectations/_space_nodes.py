@@ -19,14 +19,7 @@ import math
 
 import torch
 from torch import Tensor
-from torch.distributions import (
-    Distribution,
-    Independent,
-    LowRankMultivariateNormal,
-    MultivariateNormal,
-    Normal,
-    constraints,
-)
+from torch.distributions import Distribution, Independent, MultivariateNormal, Normal, constraints
 
 from contmax.basis import Basis, GaussianBasis, MultivariateGaussianBasis
 from contmax.deformed import expm1_over
@@ -141,12 +134,6 @@ def _known_dim(basis: Basis, name: str) -> int:
 def any_pair(density: Distribution, basis: Basis) -> Tensor:
     """E_p[ψ] by `any_basis` on the line, by `by_box` on the plane and in space."""
     return any_basis(density, basis) if basis.event_dim == 1 else by_box(density, basis)
-
-
-@register_expectation(LowRankMultivariateNormal, MultivariateGaussianBasis)
-def low_rank_normal(density: LowRankMultivariateNormal, basis: MultivariateGaussianBasis) -> Tensor:
-    """r_j = N(μ; μ_j, Σ + Σ_j)."""
-    return expectation_in_space(density.loc, density.scale_tril, 1.0, basis)
 
 
 @register_expectation(Independent, MultivariateGaussianBasis)
