@@ -45,19 +45,16 @@ class MatrixForm(NamedTuple):
         volume = 0.5 * self._inverse(torch.ones_like(near)).diagonal(dim1=-2, dim2=-1).sum(-1)
         return near, middle, ((near + tiny) / (away / tiny + tiny)).clamp(0.0, 1e100), volume
 
-    def slopes(self, s: Tensor) -> tuple[Tensor, Tensor]:
-        """½ Σ (s/(s+λ) + d²λs/(s+λ)²) and ½ Σ ((s/(s+λ))² + 2d²λs²/(s+λ)³): how −ln N changes with ln s."""
-        p, *moments = self._moments(s)
-        volume = p.diagonal(dim1=-2, dim2=-1).sum(-1), p.square().sum((-2, -1))
-        return 0.5 * (volume[0] + moments[0] - moments[1]), 0.5 * volume[1] + moments[1] - moments[2]
+    def slopes(self, s: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """How −ln N changes with ln s, where λ are the eigenvalues of M and d the coordinates of y along its vectors.
 
-    def third_slope(self, s: Tensor) -> Tensor:
-        """Σ ((s/(s+λ))³ + 3d²λs³/(s+λ)⁴): s³ times the third derivative of −ln N in s.
-
-        λ are the eigenvalues of M, and d the coordinates of y along its eigenvectors.
+        ½ Σ (s/(s+λ) + d²λs/(s+λ)²), ½ Σ ((s/(s+λ))² + 2d²λs²/(s+λ)³), and s³ times the third derivative in s.
         """
         p, *moments = self._moments(s)
-        return (p @ p * p).sum((-2, -1)) + 3 * (moments[2] - moments[3])
+        squared = p @ p
+        volume = p.diagonal(dim1=-2, dim2=-1).sum(-1), p.square().sum((-2, -1)), (squared * p).sum((-2, -1))
+        first = 0.5 * (volume[0] + moments[0] - moments[1])
+        return first, 0.5 * volume[1] + moments[1] - moments[2], volume[2] + 3 * (moments[2] - moments[3])
 
     def _moments(self, s: Tensor) -> tuple[Tensor, ...]:
         """P = s(sI + M)⁻¹, and yᵀPᵐy for m = 1, …, 4."""

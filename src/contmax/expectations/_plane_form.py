@@ -49,30 +49,21 @@ class PlaneForm(NamedTuple):
         spread = spread.clamp(0.0, 1e18)
         return near, middle, spread, torch.add(self.own, self.mixed, alpha=0.5)
 
-    def slopes(self, s: Tensor) -> tuple[Tensor, Tensor]:
-        """First and second derivative in ln s."""
-        x, y, z, n, g = self._shares(s)
+    def slopes(self, s: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The first three derivatives in ln s; as, b, c/s, ns and g, each over e(s): the first three sum to one."""
+        x, z = self.own * s, self.other / s
+        inverse = (x + self.mixed + z).reciprocal()
+        x, y, z = x * inverse, self.mixed * inverse, z * inverse
+        n, g = self.near * s * inverse, self.far * inverse
         volume = torch.add(y, x, alpha=2)
         first = torch.addcmul(torch.addcmul(volume, n, torch.add(y, z, alpha=2)), g, z - x)
         across = x * z
         left = torch.add(torch.addcmul(x * y, z, z, value=-1), across, alpha=3)
         right = torch.add(torch.addcmul(y * z, x, x, value=-1), across, alpha=3)
         second = torch.addcmul(torch.addcmul(n * left - x, g, right), volume, volume, value=0.5)
-        return 0.5 * first, second
-
-    def third_slope(self, s: Tensor) -> Tensor:
-        """Third derivative in ln s."""
-        x, y, z, n, g = self._shares(s)
-        volume = torch.add(y, x, alpha=2)
         left, right = n * y - g * x, g * y - n * z
-        distance = x * x * (left + z * (4 * n + 6 * g)) + z * (right * (4 * x + y) - x * z * g)
-        return volume * (volume * volume - 3 * x) + 3 * distance
-
-    def _shares(self, s: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """as, b, c/s, ns and g, each over e(s): the first three sum to one."""
-        x, z = self.own * s, self.other / s
-        inverse = (x + self.mixed + z).reciprocal()
-        return x * inverse, self.mixed * inverse, z * inverse, self.near * s * inverse, self.far * inverse
+        distance = x * x * (left + z * (4 * n + 6 * g)) + z * (right * (4 * x + y) - across * g)
+        return 0.5 * first, second, volume * (volume * volume - 3 * x) + 3 * distance
 
     def integrate(
         self, s: Complex, weights: Complex, order: float | Tensor, with_slopes: bool = False

@@ -11,14 +11,13 @@ E_p[ψ_j] is an integral over s alone, in any dimension: Σ w_q N(μ; μ_j, Σ_j
 """
 
 import math
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from contmax.expectations._matrix_form import MatrixForm
 from contmax.expectations._plane_form import PlaneForm
-from contmax.numerics import DOUBLE, SINGLE, Complex, Hyperbola, SaddlePath, saddle_path
+from contmax.numerics import DOUBLE, SINGLE, Complex, Hyperbola, saddle_path
 
 Form = PlaneForm | MatrixForm
 
@@ -30,98 +29,42 @@ _STIRLING = 10.0
 _STIRLING_SERIES = (1 / 12, -1 / 360, 1 / 1260, -1 / 1680, 1 / 1188, -691 / 360360)
 
 
-class HalfLine(NamedTuple):
-    """The largest ln s, and the step between nodes in w, with ln s = high + sinh w.
-
-    To the right the law ends as a double exponential, to the left only as a power of s, which sinh makes as short.
-    """
-
-    high: Tensor
-    step: Tensor
-
-    def nodes(self, count: int) -> tuple[Complex, Complex]:
-        """Nodes s and weights, with a first dimension of nodes."""
-        grid = torch.arange(count, dtype=self.high.dtype, device=self.high.device)
-        w = -self.step * grid.view(count, *(1,) * self.high.dim())
-        s = torch.exp(self.high + w.sinh())
-        zero = torch.zeros_like(s)
-        return Complex(s, zero), Complex(s * self.step * w.cosh(), zero)
-
-
-class EitherLaw(NamedTuple):
-    """The path where α > 1, the half line where α < 1."""
-
-    above: Tensor
-    vertex: Tensor
-    size: Tensor
-    bend: Tensor
-    high: Tensor
-    step: Tensor
-
-
-Law = SaddlePath | HalfLine | EitherLaw
-
-
-def place_scales(gaussian: Form, order: float | Tensor, single: bool, like: Tensor) -> Law:
-    """The path or half line of the scale for these pairs.
-
-    Args:
-        gaussian: the Gaussian that is averaged over the law.
-        order: ν, a number or a tensor that broadcasts to the pairs.
-        single: whether an error of 1e-7, not of 1e-13, is small enough.
-        like: a tensor of the shape, dtype and device of the pairs.
-
-    Returns:
-        Tensors of the shape of the pairs that :func:`scale_nodes` expands.
-    """
-    if not isinstance(order, Tensor):
-        if order > 0:
-            return _path(gaussian, torch.full_like(like, order), SINGLE if single else DOUBLE)
-        return _half_line(gaussian, torch.full_like(like, -order), single)
-    above = (order > 0).expand(like.shape)
-    path = _path(gaussian, torch.where(above, order, 2.0 + gaussian.half_dim), _dense(single))
-    return EitherLaw(above, *path, *_half_line(gaussian, torch.where(above, 1.0, -order), single))
-
-
-def count_nodes(law: Law, single: bool) -> int:
-    """The number of nodes of a law."""
-    return (SINGLE if single else DOUBLE).nodes if isinstance(law, SaddlePath) else _HALF_LINE[single][0]
-
-
-def scale_nodes(law: Law, single: bool) -> tuple[Complex, Complex]:
+def scale_nodes(gaussian: Form, order: float | Tensor, single: bool) -> tuple[Complex, Complex]:
     r"""Nodes and weights: the mean of f is :math:`\sqrt{|\nu|/2\pi}\,g` Σ Re w f(s) exp(ν(s − 1 − ln s)).
 
     g is the :func:`stirling_factor`; the first dimension of both is that of the nodes.
+
+    Args:
+        gaussian: the Gaussian that is averaged over the law, of every pair.
+        order: ν, a number or a tensor that broadcasts to the pairs.
+        single: whether an error of 1e-7, not of 1e-13, is small enough.
     """
-    if isinstance(law, SaddlePath):
-        return law.nodes(SINGLE if single else DOUBLE)
-    count, _ = _HALF_LINE[single]
-    if isinstance(law, HalfLine):
-        return law.nodes(count)
-    path = SaddlePath(law.vertex, law.size, law.bend).nodes(_dense(single))
-    line = HalfLine(law.high, law.step).nodes(count)
-    first, second = (
-        Complex(torch.where(law.above, a.re, b.re), torch.where(law.above, a.im, b.im))
-        for a, b in zip(path, line, strict=True)
+    rule = path_rule(isinstance(order, Tensor), single)
+    if not isinstance(order, Tensor):
+        size = torch.full_like(gaussian.pairs, abs(order))
+        return _path(gaussian, size, rule) if order > 0 else _half_line(gaussian, size, single)
+    above = order > 0
+    path = _path(gaussian, torch.where(above, order, 2.0 + gaussian.half_dim), rule)
+    line = _half_line(gaussian, torch.where(above, 1.0, -order), single)
+    nodes, weights = (
+        Complex(torch.where(above, a.re, b.re), torch.where(above, a.im, b.im)) for a, b in zip(path, line, strict=True)
     )
-    return first, second
+    return nodes, weights
 
 
 def path_rule(varies: bool, single: bool) -> Hyperbola:
-    """The path for α > 1: dense if ν varies, as its derivative needs."""
-    return _dense(single) if varies else SINGLE if single else DOUBLE
+    """The path for α > 1; if ν varies, as dense as the half line, which its derivative needs."""
+    if varies:
+        return Hyperbola(_HALF_LINE[single][0], DOUBLE.end, DOUBLE.stretch)
+    return SINGLE if single else DOUBLE
 
 
-def _dense(single: bool) -> Hyperbola:
-    """A path with as many nodes as the half line."""
-    return Hyperbola(_HALF_LINE[single][0], DOUBLE.end, DOUBLE.stretch)
-
-
-def _path(gaussian: Form, order: Tensor, rule: Hyperbola) -> SaddlePath:
+def _path(gaussian: Form, order: Tensor, rule: Hyperbola) -> tuple[Complex, Complex]:
     """α > 1: through the saddle point of the whole integrand."""
     rest = order - gaussian.half_dim
     saddle = _saddle(gaussian, order, rest)
-    return saddle_path(saddle, rest + gaussian.slopes(saddle)[1], 2 * rest + gaussian.third_slope(saddle), rule)
+    _, second, third = gaussian.slopes(saddle)
+    return saddle_path(saddle, rest + second, 2 * rest + third, rule).nodes(rule)
 
 
 def _saddle(gaussian: Form, order: Tensor, rest: Tensor) -> Tensor:
@@ -139,25 +82,31 @@ def _saddle(gaussian: Form, order: Tensor, rest: Tensor) -> Tensor:
     wide = 0.5 * share + (0.25 * share * share + middle / (2 * order)).sqrt()
     s = narrow.minimum(wide)
     for _ in range(_NEWTON_STEPS):
-        first, second = gaussian.slopes(s)
+        first, second, _ = gaussian.slopes(s)
         total = rest + first
         step = (total / (order * s)).log() * total / (rest + second)
         s = (s * step.clamp(-2, 2).exp()).maximum(lowest)
     return s
 
 
-def _half_line(gaussian: Form, size: Tensor, single: bool) -> HalfLine:
-    """α < 1: all but a negligible part of the Gamma law, and of what it meets, in ln s."""
+def _half_line(gaussian: Form, size: Tensor, single: bool) -> tuple[Complex, Complex]:
+    """α < 1: all but a negligible part of the Gamma law, and of what it meets, with ln s = high − sinh w.
+
+    To the right the law ends as a double exponential, to the left only as a power of s, which sinh makes as short.
+    """
     count, left_out = _HALF_LINE[single]
     near, _, spread, _ = gaussian.sizes()
     t = left_out / (size + 1)
     root = (2 * t).sqrt()
-    centre = torch.log1p(1 / size)
     # Far from the density the mass comes from the widest Gaussians: the mean of s falls like 1/distance², as far as
     # the function is not itself wide. The mass below is negligible beside the largest expectation anyway.
     far = near * spread / (1 + spread).square()
     length = root.clamp(max=1) + t + torch.log1p(far / (2 * (size + 1))) + torch.log1p(t + root)
-    return HalfLine(centre + torch.log1p(t + root), length.asinh() / (count - 1))
+    high, step = torch.log1p(1 / size) + torch.log1p(t + root), length.asinh() / (count - 1)
+    w = step * torch.arange(count, dtype=step.dtype, device=step.device).view(count, *(1,) * step.dim())
+    s = torch.exp(high - w.sinh())
+    zero = torch.zeros_like(s)
+    return Complex(s, zero), Complex(s * step * w.cosh(), zero)
 
 
 def stirling_factor(order: float | Tensor) -> float | Tensor:

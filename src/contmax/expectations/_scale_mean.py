@@ -24,12 +24,12 @@ from contmax._eager import device_type, is_eager_cpu, is_exporting, is_exporting
 from contmax._operator import operator
 from contmax.expectations._matrix_form import MatrixForm
 from contmax.expectations._plane_form import PlaneForm
-from contmax.expectations._scale_law import Form, Law, count_nodes, place_scales, scale_nodes, stirling_factor
+from contmax.expectations._scale_law import Form, path_rule, scale_nodes, stirling_factor
 from contmax.numerics import SINGLE, Complex, float64_of
 
-# Bytes of one intermediate tensor, pairs times nodes. On a CPU it should stay in the cache and below the size from
-# which malloc asks the system for fresh pages; an accelerator wants few launches.
-_BLOCK_CPU, _BLOCK_ACCELERATOR = 2**17, 2**26
+# Bytes of one intermediate tensor, pairs times nodes. On a CPU it should stay in the cache; an accelerator wants few
+# launches.
+_BLOCK_CPU, _BLOCK_ACCELERATOR = 2**18, 2**26
 # Up to this |η| the neglected moments, and the aliases of the coefficients, are below 1e-14 of the largest value.
 NEAR_ONE = 4e-3
 _MOMENTS, _NODES, _RADIUS = 16, 16, 0.3
@@ -154,44 +154,26 @@ def _in_blocks(
     inputs: Sequence[Tensor], plane: bool, order: float | None, single: bool, with_slopes: bool
 ) -> list[Tensor]:
     """By torch, a block of pairs at a time."""
-    law = _place(inputs, plane, order, single)
-    shape = law[0].shape
-    blocks = 1
+    shape = _form_and_order(inputs, plane, order)[0].pairs.shape
+    room = _BLOCK_CPU if device_type(inputs[0]) == "cpu" else _BLOCK_ACCELERATOR
+    size = room // (path_rule(order is None or order < 0, single).nodes * inputs[0].element_size())
     # A trace has sizes that are not known yet, and is not divided into blocks.
-    if not torch.compiler.is_compiling():
-        room = _BLOCK_CPU if law[0].device.type == "cpu" else _BLOCK_ACCELERATOR
-        blocks = -(-shape.numel() * count_nodes(law, single) * inputs[0].element_size() // room)
-    if blocks <= 1:
-        return _integrate(inputs, with_slopes, plane, order, single, law)
-    size = -(-shape.numel() // blocks)
-    flat = [x.reshape(-1, *x.shape[len(shape) :]) for x in inputs]
-    flat_law = [x.reshape(-1) for x in law]
-    parts = []
-    for block in (slice(start, start + size) for start in range(0, shape.numel(), size)):
-        part = type(law)(*(x[block] for x in flat_law))
-        parts.append(_integrate([x[block] for x in flat], with_slopes, plane, order, single, part))
+    if torch.compiler.is_compiling() or shape.numel() <= size:
+        return _integrate(inputs, with_slopes, plane, order, single)
+    flat = (x.reshape(-1, *x.shape[len(shape) :]).split(size) for x in inputs)
+    parts = [_integrate(block, with_slopes, plane, order, single) for block in zip(*flat, strict=True)]
     joined = (torch.cat(piece) for piece in zip(*parts, strict=True))
     return [x.reshape(*shape, *x.shape[1:]) for x in joined]
 
 
 def _integrate(
-    inputs: Sequence[Tensor],
-    with_slopes: bool,
-    plane: bool,
-    order: float | None,
-    single: bool,
-    law: Law | None = None,
+    inputs: Sequence[Tensor], with_slopes: bool, plane: bool, order: float | None, single: bool
 ) -> list[Tensor]:
     """Value and slopes, made of differentiable operations on the inputs; the nodes are held fixed."""
     with torch.no_grad():
-        s, weights = scale_nodes(_place(inputs, plane, order, single) if law is None else law, single)
+        s, weights = scale_nodes(*_form_and_order([x.detach() for x in inputs], plane, order), single)
     form, nu = _form_and_order(inputs, plane, order)
     return list(form.integrate(s, weights, nu, with_slopes))
-
-
-def _place(inputs: Sequence[Tensor], plane: bool, order: float | None, single: bool) -> Law:
-    form, nu = _form_and_order([x.detach() for x in inputs], plane, order)
-    return place_scales(form, nu, single, form.pairs)
 
 
 def _form_and_order(inputs: Sequence[Tensor], plane: bool, order: float | None) -> tuple[Form, float | Tensor]:
