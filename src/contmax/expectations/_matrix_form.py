@@ -46,9 +46,9 @@ class MatrixForm(NamedTuple):
         return near, middle, ((near + tiny) / (away / tiny + tiny)).clamp(0.0, 1e100), volume
 
     def slopes(self, s: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """How −ln N changes with ln s, where λ are the eigenvalues of M and d the coordinates of y along its vectors.
+        """s f′, −s² f″ and s³ f‴ of f(s) = ½N ln s − ln N(μ; μ_j, Σ_j + V/s).
 
-        ½ Σ (s/(s+λ) + d²λs/(s+λ)²), ½ Σ ((s/(s+λ))² + 2d²λs²/(s+λ)³), and s³ times the third derivative in s.
+        ½ Σ (s/(s+λ) + d²λs/(s+λ)²), ½ Σ ((s/(s+λ))² + 2d²λs²/(s+λ)³), and Σ ((s/(s+λ))³ + 3d²λs³/(s+λ)⁴).
         """
         p, *moments = self._moments(s)
         squared = p @ p

@@ -50,7 +50,7 @@ class PlaneForm(NamedTuple):
         return near, middle, spread, torch.add(self.own, self.mixed, alpha=0.5)
 
     def slopes(self, s: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The first three derivatives in ln s; as, b, c/s, ns and g, each over e(s): the first three sum to one."""
+        """s f′, −s² f″ and s³ f‴ of f(s) = ln s − ln N(μ; μ_j, Σ_j + V/s), from as, b, c/s, ns and g over e(s)."""
         x, z = self.own * s, self.other / s
         inverse = (x + self.mixed + z).reciprocal()
         x, y, z = x * inverse, self.mixed * inverse, z * inverse

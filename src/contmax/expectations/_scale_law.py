@@ -30,12 +30,12 @@ _STIRLING_SERIES = (1 / 12, -1 / 360, 1 / 1260, -1 / 1680, 1 / 1188, -691 / 3603
 
 
 def scale_nodes(gaussian: Form, order: float | Tensor, single: bool) -> tuple[Complex, Complex]:
-    r"""Nodes and weights: the mean of f is :math:`\sqrt{|\nu|/2\pi}\,g` Σ Re w f(s) exp(ν(s − 1 − ln s)).
+    r"""Nodes s and weights w: the mean of f is :math:`\sqrt{|\nu|/2\pi}\,g` Σ Re w f(s) exp(ν(s − 1 − ln s)).
 
-    g is the :func:`stirling_factor`; the first dimension of both is that of the nodes.
+    g is the :func:`stirling_factor`; the first dimension of s and w runs over nodes.
 
     Args:
-        gaussian: the Gaussian that is averaged over the law, of every pair.
+        gaussian: for every pair the Gaussian whose mean over the law is wanted.
         order: ν, a number or a tensor that broadcasts to the pairs.
         single: whether an error of 1e-7, not of 1e-13, is small enough.
     """
@@ -53,14 +53,14 @@ def scale_nodes(gaussian: Form, order: float | Tensor, single: bool) -> tuple[Co
 
 
 def path_rule(varies: bool, single: bool) -> Hyperbola:
-    """The path for α > 1; if ν varies, as dense as the half line, which its derivative needs."""
+    """The rule on the path for α > 1; a tensor ν needs as many nodes as the half line, for its derivative."""
     if varies:
         return Hyperbola(_HALF_LINE[single][0], DOUBLE.end, DOUBLE.stretch)
     return SINGLE if single else DOUBLE
 
 
 def _path(gaussian: Form, order: Tensor, rule: Hyperbola) -> tuple[Complex, Complex]:
-    """α > 1: through the saddle point of the whole integrand."""
+    """Nodes and weights for α > 1, on a path through the saddle point of the whole integrand."""
     rest = order - gaussian.half_dim
     saddle = _saddle(gaussian, order, rest)
     _, second, third = gaussian.slopes(saddle)
@@ -90,16 +90,16 @@ def _saddle(gaussian: Form, order: Tensor, rest: Tensor) -> Tensor:
 
 
 def _half_line(gaussian: Form, size: Tensor, single: bool) -> tuple[Complex, Complex]:
-    """α < 1: all but a negligible part of the Gamma law, and of what it meets, with ln s = high − sinh w.
+    """Nodes and weights for α < 1, ln s = high − sinh w, where the Gamma law and its product with N(s) have mass.
 
-    To the right the law ends as a double exponential, to the left only as a power of s, which sinh makes as short.
+    For large s the law decays doubly exponentially in ln s, for small s only exponentially, but doubly so in w.
     """
     count, left_out = _HALF_LINE[single]
     near, _, spread, _ = gaussian.sizes()
     t = left_out / (size + 1)
     root = (2 * t).sqrt()
-    # Far from the density the mass comes from the widest Gaussians: the mean of s falls like 1/distance², as far as
-    # the function is not itself wide. The mass below is negligible beside the largest expectation anyway.
+    # Far from the density, the mass comes from the widest Gaussians: the mean of s falls like 1/distance², unless the
+    # function is wide itself. The mass at smaller s is negligible beside the largest expectation.
     far = near * spread / (1 + spread).square()
     length = root.clamp(max=1) + t + torch.log1p(far / (2 * (size + 1))) + torch.log1p(t + root)
     high, step = torch.log1p(1 / size) + torch.log1p(t + root), length.asinh() / (count - 1)

@@ -27,10 +27,10 @@ from contmax.expectations._plane_form import PlaneForm
 from contmax.expectations._scale_law import Form, path_rule, scale_nodes, stirling_factor
 from contmax.numerics import SINGLE, Complex, float64_of
 
-# Bytes of one intermediate tensor, pairs times nodes. On a CPU it should stay in the cache; an accelerator wants few
-# launches.
+# Most bytes of an intermediate tensor, pairs times nodes: on a CPU it should stay in the cache, on an accelerator a
+# large one saves launches.
 _BLOCK_CPU, _BLOCK_ACCELERATOR = 2**18, 2**26
-# Up to this |η| the neglected moments, and the aliases of the coefficients, are below 1e-14 of the largest value.
+# Up to this |η| neglected moments and aliasing errors of the coefficients are below 1e-14 of the largest value.
 NEAR_ONE = 4e-3
 _MOMENTS, _NODES, _RADIUS = 16, 16, 0.3
 
@@ -153,11 +153,11 @@ def scale_means(
 def _in_blocks(
     inputs: Sequence[Tensor], plane: bool, order: float | None, single: bool, with_slopes: bool
 ) -> list[Tensor]:
-    """By torch, a block of pairs at a time."""
+    """`scale_means` by torch operations, a block of pairs at a time."""
     shape = _form_and_order(inputs, plane, order)[0].pairs.shape
     room = _BLOCK_CPU if device_type(inputs[0]) == "cpu" else _BLOCK_ACCELERATOR
     size = room // (path_rule(order is None or order < 0, single).nodes * inputs[0].element_size())
-    # A trace has sizes that are not known yet, and is not divided into blocks.
+    # In a trace sizes may be symbolic, and pairs are not divided into blocks.
     if torch.compiler.is_compiling() or shape.numel() <= size:
         return _integrate(inputs, with_slopes, plane, order, single)
     flat = (x.reshape(-1, *x.shape[len(shape) :]).split(size) for x in inputs)
@@ -169,7 +169,7 @@ def _in_blocks(
 def _integrate(
     inputs: Sequence[Tensor], with_slopes: bool, plane: bool, order: float | None, single: bool
 ) -> list[Tensor]:
-    """Value and slopes, made of differentiable operations on the inputs; the nodes are held fixed."""
+    """The mean and its slopes by differentiable operations on the inputs; nodes are constants in derivatives."""
     with torch.no_grad():
         s, weights = scale_nodes(*_form_and_order([x.detach() for x in inputs], plane, order), single)
     form, nu = _form_and_order(inputs, plane, order)

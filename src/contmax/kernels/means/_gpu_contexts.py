@@ -208,9 +208,9 @@ class Contexts:
     def gradients(
         self, cotangent: Tensor, shares: Tensor | None, slopes: Tensor | None
     ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        """Gradients of values, None without shares, and of loc and scale, None without slopes of c."""
+        """Gradients of values (None without `shares`), and of loc and scale (None without `slopes` of c)."""
         batch, n, cotangent = self._shape[0], self._dimension, laid_out(cotangent)
-        # Hooks on saved tensors may bring them back in another dtype or on another device.
+        # Hooks on saved tensors may return shares and slopes in another dtype or on another device.
         shares, slopes = (x if x is None else laid_out(x.to(cotangent)) for x in (shares, slopes))
         by_values = by_loc = by_scale = None
         if shares is not None:
@@ -236,7 +236,7 @@ def _launches_of_contexts(shape: tuple[int, ...], strides: tuple[int, ...], slop
     If few programs would take many steps, several share a sequence, and the caller adds up their results.
     """
     batch, length, channels = shape
-    # Observations and channels at a time, and warps, of a program.
+    # Observations and channels of a step of a program, and its warps.
     rows, columns, warps = 64, 32, 4
     if batch * channels >= _MANY:
         rows, columns, warps = (32, 64, 1) if slopes <= _FEW_SLOPES else (16, 128, 1)

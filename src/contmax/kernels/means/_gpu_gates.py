@@ -170,6 +170,6 @@ def _bytes(may: Tensor | None) -> Tensor | None:
 
 @cached(LAUNCHES)
 def _launch(kernel: Any, rows: int, numbers: tuple[int | float, ...], **kinds: bool) -> Launch:
-    """A row in each program; the second number is its length."""
+    """The launch with a row in each program; numbers[1] is the length of a row."""
     block = power_of_two(int(numbers[1]))
     return Launch(kernel, (rows,), numbers, kinds | {"BLOCK": block}, min(max(block // 256, 1), 16), contracts=True)

@@ -73,9 +73,9 @@ class Pairs:
 
 @cached(LAUNCHES)
 def launch_of(family: Pairs, rows: int, columns: int, k: float, strides: tuple[int, ...] = (), **kinds: bool) -> Launch:
-    """The launch for these numbers of densities and functions: the backward pass for cotangents with these strides.
+    """The launch for these numbers of densities and functions: of `backward` if strides of cotangents are given.
 
-    Of the forward pass SLOPES is to be known, of the backward pass BASIS.
+    `kinds` is SLOPES for the forward pass, and BASIS for the backward pass.
     """
     block_rows, block_columns, warps = family.block(rows, columns)
     grid: tuple[int, ...] = (blocks_of(rows, block_rows), blocks_of(columns, block_columns))

@@ -227,7 +227,7 @@ def plane_bwd_kernel(
 
 @DeviceCache
 def rule_of(_: float, device: torch.device) -> tuple[Tensor, ...]:
-    """sinh and cosh along the path."""
+    """sinh u and cosh u at the nodes u of the path."""
     return hyperbola_nodes(SINGLE, device)
 
 
