@@ -19,11 +19,11 @@ from contmax.kernels.attention._gpu_scores import (
     LANES,
     PRECISION,
     Extras,
-    block_and_head,
     end_of,
     epsilon_of_heads,
     keys_of,
     larger,
+    last_block_and_head,
     load_columns,
     load_rows,
     start_of,
@@ -171,12 +171,10 @@ def tile_maxima(
     They are products, or scores where there is a bias. Without mask and bias they may be NOTHING where no key of a
     block has mass.
     """
-    turn, head = block_and_head(abreast)
-    block = tl.num_programs(0) - 1 - turn  # with causal masks the last blocks take longest
-    b, h = head // heads, head % heads
+    block, head, b, h = last_block_and_head(abreast, heads)
     rows = begin + block * ROWS + tl.arange(0, ROWS)
     inside = rows < last
-    q = load_rows(Q, (qb, qh, qi), b, h, rows, inside, D, WIDTH)
+    q = load_rows(Q + (b * qb + h * qh), qi, begin + block * ROWS, inside, D, WIDTH)
     extras = Extras(b, h, scale, M, (mb, mh, mi, mj), HAS_MASK, B, (bb, bh, bi, bj), HAS_BIAS)
     K += b * kb + (h // group) * kh
     key_count = keys_of(LENGTHS, b, keys, HAS_LENGTHS)
@@ -195,11 +193,10 @@ def tile_maxima(
     stored = tl.broadcast_to(inside[:, None], [ROWS, STRIPS * 2])
     best = tl.zeros([ROWS, LANES], tl.float32) + tl.where(inside, NOTHING, -NOTHING)[:, None]
     columns = tl.arange(0, COLUMNS)
-    at_key = columns[None, :] * kj + tl.arange(0, WIDTH)[:, None]
     for i in range((end - whole + COLUMNS - 1) // COLUMNS, 0, -1):
         n = whole + (i - 1) * COLUMNS
         j = n + columns
-        k = load_columns(K, kj, n, at_key, key_count, D)
+        k = load_columns(K, kj, n, key_count, D, WIDTH, COLUMNS)
         z = tl.dot(q, k, input_precision=PRECISION)
         allowed = inside[:, None] & (j[None, :] < ends[:, None])
         row, wide = rows.to(tl.int64)[:, None], j.to(tl.int64)[None, :]
