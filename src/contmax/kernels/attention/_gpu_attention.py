@@ -17,7 +17,6 @@ from contmax.kernels.attention._gpu_launches import (
 )
 from contmax.kernels.attention._sizes import decoding_sizes
 from contmax.kernels.attention._tensors import (
-    Attended,
     AttentionGradients,
     AttentionLists,
     AttentionOptions,
@@ -27,11 +26,11 @@ from contmax.kernels.attention._tensors import (
 
 def attend(
     query: Tensor, key: Tensor, value: Tensor, alpha: float | Tensor, options: AttentionOptions, needs_gradient: bool
-) -> Attended:
+) -> list[Tensor]:
     """The operator `attention`: lists and their means where there are many keys, then dense blocks."""
     call = AttentionCall(query, key, value, alpha, options)
-    attended = empty_attended(query, key, value, alpha, options, needs_gradient)
-    out, lists = attended.output, attended.lists
+    out, *rest = empty_attended(query, key, value, alpha, options, needs_gradient)
+    lists = AttentionLists(*rest)
     has_lists = not lists.are_empty
     if has_lists:
         _list(call, lists)
@@ -43,7 +42,7 @@ def attend(
     solved = (lists.starts, lists.dense, lists.shifts, lists.marks)
     solve(call.query, call.key, *given, *solved)
     average(call.query, call.key, call.value, *given, *solved, lists.states, lists.means, out)
-    return attended
+    return [out, *lists]
 
 
 def _list(call: AttentionCall, lists: AttentionLists) -> None:
