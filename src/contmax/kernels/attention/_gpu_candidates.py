@@ -62,12 +62,6 @@ def _by_rows(x):
 
 
 @triton.jit
-def _less(maxima, maximum, unit):
-    """Scores less the row's maximum, from maxima (R, n); NOTHING stays."""
-    return tl.where(maxima < 0.5 * NOTHING, NOTHING, (maxima - maximum[:, None]) * unit)
-
-
-@triton.jit
 def rounding_of_bound(normaliser, K: tl.constexpr):
     """How much too large rounding of the weights may have made a bound of the normaliser, (R,)."""
     rounding: tl.constexpr = 1e-3 if K == ANY_POWER else 5e-5 if K == 0 else 1e-5
@@ -78,7 +72,7 @@ def rounding_of_bound(normaliser, K: tl.constexpr):
 def _sums(maxima, maximum, unit, ok, t, epsilon, K: tl.constexpr):
     """Sums of weights and of escorts of maxima (R, n), (R,) each; 0 for rows that are not ok."""
     if K == ANY_POWER:  # next to α = 1 roots would lose digits
-        y = tl.where(ok[:, None], _less(maxima, maximum, unit), NOTHING)
+        y = tl.where(ok[:, None] & (maxima >= 0.5 * NOTHING), (maxima - maximum[:, None]) * unit, NOTHING)
         weight, escort = relative_weights(y, t, epsilon, K, True)
     else:
         # Differences of maxima are exact. Roots of the maxima would lose all digits where all share a large number.
@@ -317,7 +311,7 @@ def list_undecided(
         last_end = tl.max(tl.where(inside, ends, 0), 0)
         row = rows.to(tl.int64)[:, None]
         q = load_rows(Q + (b * qb + h * qh), qi, start, inside, D, WIDTH)
-        extras = Extras(b, h, scale, M, (mb, mh, mi, mj), HAS_MASK, B, (bb, bh, bi, bj), HAS_BIAS)
+        extras = Extras(scale, M + (b * mb + h * mh), (mi, mj), HAS_MASK, B + (b * bb + h * bh), (bi, bj), HAS_BIAS)
         K += b * kb + (h // group) * kh
         maxima = MAXIMA.to(tl.pointer_type(tl.int64), bitcast=True) + (head * (last - begin) + (rows - begin)) * tiles
         unit = 1.0 if HAS_BIAS else scale

@@ -97,9 +97,8 @@ def score_keys(
     Blocks of keys that no query of the program may attend are not written.
     """
     block = _queries_of_program(LENGTHS, queries, keys, diagonal, heads, group, CAUSAL, HAS_LENGTHS, ROWS)
-    extras = Extras(
-        block.b, block.h[:, None], scale, M, (mb, mh, mi, mj), HAS_MASK, B, (bb, bh, bi, bj), HAS_BIAS
-    )  # fmt: skip
+    b, h = block.b, block.h[:, None]
+    extras = Extras(scale, M + (b * mb + h * mh), (mi, mj), HAS_MASK, B + (b * bb + h * bh), (bi, bj), HAS_BIAS)
     d, columns = tl.arange(0, WIDTH), tl.arange(0, COLUMNS)
     at_query = block.b * qb + block.h * qh + block.i * qi
     q = tl.load(Q + at_query[:, None] + d[None, :], mask=block.inside[:, None] & (d < D)[None, :], other=0.0)

@@ -92,7 +92,7 @@ def solve_dense(
     """
     ROUGH: tl.constexpr = Q.dtype.element_ty != tl.float32  # four digits are enough in half precision
     block, head, b, h = last_block_and_head(abreast, heads)
-    extras = Extras(b, h, scale, M, (mb, mh, mi, mj), HAS_MASK, B, (bb, bh, bi, bj), HAS_BIAS)
+    extras = Extras(scale, M + (b * mb + h * mh), (mi, mj), HAS_MASK, B + (b * bb + h * bh), (bi, bj), HAS_BIAS)
     at_block = head * tl.num_programs(0) + block
     has_mark = tl.full([], True, tl.int1)
     if HAS_LISTS:
@@ -189,7 +189,7 @@ def attend_dense(
     """
     ROUGH: tl.constexpr = Q.dtype.element_ty != tl.float32  # four digits are enough in half precision
     block, head, b, h = last_block_and_head(abreast, heads)
-    extras = Extras(b, h, scale, M, (mb, mh, mi, mj), HAS_MASK, B, (bb, bh, bi, bj), HAS_BIAS)
+    extras = Extras(scale, M + (b * mb + h * mh), (mi, mj), HAS_MASK, B + (b * bb + h * bh), (bi, bj), HAS_BIAS)
     at_block = head * tl.num_programs(0) + block
     has_mark = tl.load(DENSE + at_block) != 0
     for POWER in tl.static_range(ORDER, 1 if PER_HEAD else ORDER + 1):

@@ -46,23 +46,14 @@ def _state_of(STATES, rows):
 
 @triton.jit
 def _rates(p, u, epsilon, K: tl.constexpr, ROUGH: tl.constexpr):
-    """`curvature` of p in units of `_unit_of_rates`, (R, n), any number where p is 0.
+    """`curvature` of p (R, n), any number where p is 0.
 
-    In half precision, where α is far from one, it is computed from u = p^ε.
+    In half precision, where α is far from one, it is computed from u = p^ε, and is ε² times the curvature.
     """
     if ROUGH and K != ANY_POWER:
         return tl.fma(u, tl.fma(tl.maximum(quick_log2(u), -150.0), 0.69314718, -1.0), 1.0)
     else:
         return curvature(tl.where(p > 0.0, p, 1.0), epsilon, ROUGH)
-
-
-@triton.jit
-def _unit_of_rates(epsilon, K: tl.constexpr, ROUGH: tl.constexpr):
-    """The unit of `_rates`, (R,), by which the sums are multiplied instead of every score."""
-    if ROUGH and K != ANY_POWER:
-        return 1.0 / (epsilon * epsilon)
-    else:
-        return epsilon * 0.0 + 1.0
 
 
 @triton.jit(do_not_specialize=ANY_SIZE)
@@ -80,7 +71,7 @@ def dense_queries_backward(
     """
     ROUGH: tl.constexpr = Q.dtype.element_ty != tl.float32  # four digits are enough in half precision
     block, head, b, h = last_block_and_head(abreast, heads)
-    extras = Extras(b, h, scale, M, (mb, mh, mi, mj), HAS_MASK, B, (bb, bh, bi, bj), HAS_BIAS)
+    extras = Extras(scale, M + (b * mb + h * mh), (mi, mj), HAS_MASK, B + (b * bb + h * bh), (bi, bj), HAS_BIAS)
     at_block = head * tl.num_programs(0) + block
     has_mark = tl.load(DENSE + at_block) != 0
     for POWER in tl.static_range(ORDER, 1 if PER_HEAD else ORDER + 1):
@@ -120,7 +111,9 @@ def dense_queries_backward(
             store_rows(DQ, rows.first, saturated(dq * scale + broken[:, None], DQ), inside, D)
             if NEEDS_ALPHA:
                 slope = unbiased(tl.sum(turns, 1), tl.sum(rests, 1), tl.sum(rates, 1), tl.sum(masses, 1))
-                tl.store(DA + rows.first + row, broken - slope * _unit_of_rates(epsilon, POWER, ROUGH), mask=inside)
+                if ROUGH and POWER != ANY_POWER:
+                    slope /= epsilon * epsilon  # of sums, not of every score
+                tl.store(DA + rows.first + row, broken - slope, mask=inside)
 
 
 @triton.jit(do_not_specialize=ANY_SIZE)
@@ -156,7 +149,7 @@ def dense_keys_backward(
         for h_in_group in range(0, group):
             h = (key_head % groups) * group + h_in_group
             head = b * heads + h
-            extras = Extras(b, h, scale, M, (mb, mh, mi, mj), HAS_MASK, B, (bb, bh, bi, bj), HAS_BIAS)
+            extras = Extras(scale, M + (b * mb + h * mh), (mi, mj), HAS_MASK, B + (b * bb + h * bh), (bi, bj), HAS_BIAS)
             epsilon = epsilon_of_heads(A, fixed_epsilon, h, PER_HEAD, DENSE_ROWS)
             # Runs of neighbouring blocks of rows with mass here: in a run the next rows load while these are used.
             low, high = first_and_end(DENSE, head * row_blocks + blocks, blocks < row_blocks)

@@ -167,23 +167,14 @@ def dense_gradients(
     return of_queries, of_keys
 
 
-class ListedGradients(NamedTuple):
-    """How gradients are computed by lists.
-
-    Attributes:
-        cells_shape: (B·G, blocks of the rows of a group, blocks of keys), int32: how many entries have both.
-        rank, queries, keys: launches of `rank_entries`, `listed_queries_backward` and `listed_keys_backward`.
-    """
-
-    cells_shape: tuple[int, ...]
-    rank: ReadyLaunch
-    queries: ReadyLaunch
-    keys: ReadyLaunch
-
-
 @cached(LAUNCHES)
-def listed_gradients(kind: AttentionKind, cotangent: tuple[int, ...], needs_alpha: bool) -> ListedGradients:
-    """Gradients by lists; strides of the cotangent but for the last."""
+def listed_gradients(
+    kind: AttentionKind, cotangent: tuple[int, ...], needs_alpha: bool
+) -> tuple[tuple[int, ...], ReadyLaunch, ReadyLaunch, ReadyLaunch]:
+    """The shape of the counts of entries, then ranks of entries, gradients of queries, and those of keys and values.
+
+    Counts are (B·G, blocks of the rows of a group, blocks of keys), int32: how many entries of lists have both.
+    """
     tuning, rows = kind.tuning, kind.tuning.gradient_rows
     row_blocks, key_blocks = blocks_of(kind.queries, DENSE_ROWS), blocks_of(kind.keys, _KEY_BLOCK)
     cells = kind.group * row_blocks
@@ -198,7 +189,7 @@ def listed_gradients(kind: AttentionKind, cotangent: tuple[int, ...], needs_alph
         kind, listed_keys_backward, (key_blocks, kind.all_groups), tuning.key_warps, None, tuning.key_stages, **listed,
         cells=cells, GROUPED=kind.group > 1, TOGETHER=tuning.together,
     )  # fmt: skip
-    return ListedGradients((kind.all_groups, cells, key_blocks), rank, of_queries, of_keys)
+    return (kind.all_groups, cells, key_blocks), rank, of_queries, of_keys
 
 
 def _strides_of(cotangent: tuple[int, ...]) -> dict[str, int]:

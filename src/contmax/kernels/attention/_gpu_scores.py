@@ -33,14 +33,11 @@ class Extras(NamedTuple):
     """Scale, mask and bias of the scores of one head of queries.
 
     Attributes:
-        b, h: the sequence, and the head in it.
         scale: factor of the products.
-        mask, bias: pointers, and the strides of sequences, heads, queries and keys.
+        mask, bias: pointers to those of the head, and the strides of queries and keys.
         has_mask, has_bias: whether the pointers are read.
     """
 
-    b: Any
-    h: Any
     scale: Any
     mask: Any
     mask_strides: Any
@@ -186,14 +183,11 @@ def with_extras(z, row, j, allowed, scale, extras):
     `row` and j are int64 and broadcast to the products.
     """
     x = z * scale
-    b, h = extras.b, extras.h
     if extras.has_bias:
-        steps = extras.bias_strides
-        at = b * steps[0] + h * steps[1] + row * steps[2] + j * steps[3]
+        at = row * extras.bias_strides[0] + j * extras.bias_strides[1]
         x += tl.load(extras.bias + at, mask=allowed, other=0.0).to(tl.float32)
     if extras.has_mask:
-        steps = extras.mask_strides
-        at = b * steps[0] + h * steps[1] + row * steps[2] + j * steps[3]
+        at = row * extras.mask_strides[0] + j * extras.mask_strides[1]
         allowed = allowed & (tl.load(extras.mask + at, mask=allowed, other=0) != 0)
     return tl.where(allowed & ((x >= NOTHING) | (x != x)), x, NOTHING)
 

@@ -74,11 +74,7 @@ def attention_backward(
     return attend_backward(query, key, value, alpha, options, lists, cotangent, needs_alpha)
 
 
-def _empty_means(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> Tensor:
-    return query.new_empty((*query.shape[:3], value.shape[3]))
-
-
-@operator("entmax_decoding", like=_empty_means)
+@operator("entmax_decoding", like=lambda query, key, value, *_: query.new_empty((*query.shape[:3], value.shape[3])))
 def decoding(query: Tensor, key: Tensor, value: Tensor, alpha: float | Tensor, options: AttentionOptions) -> Tensor:
     """`attention` of few queries, without gradients; returns the means alone."""
     from contmax.kernels.attention._gpu_attention import decode
