@@ -158,7 +158,8 @@ def test_kernels_can_be_compiled_ahead(tmp_path, monkeypatch):
         x for module in modules for x in vars(module).values() if isinstance(x, numba.core.dispatcher.Dispatcher)
     ]
     called = [kernel for kernel in dispatchers if kernel.stats.cache_path]
-    assert len(called) >= 9
+    assert len(called) >= 10
     for kernel in called:
         dtypes = {str(signature[0].dtype) for signature in kernel.signatures}
-        assert dtypes >= {"float32", "float64"}, kernel.py_func.__name__
+        name = kernel.py_func.__name__
+        assert dtypes >= ({"float32"} if name == "plane_rows" else {"float32", "float64"}), name

@@ -72,7 +72,7 @@ def attend_fused(inputs: Inputs) -> Tensor:
         abs(inputs.scale),
     )
     if is_decoding:
-        output: Tensor = kernels.decoding(*one_batch[:3], _per_head(one_batch), _options(one_batch))
+        output: Tensor = kernels.decoding(*_given_to_kernels(one_batch))
     else:
         output = apply(_CompiledAttention, True, _needs_gradient(inputs), *one_batch)[0]
     return output if len(batch) == 1 else output.reshape(*batch, *output.shape[1:])
@@ -107,7 +107,7 @@ class _CompiledAttention(torch.autograd.Function):
         inputs = Inputs(*arguments)
         if not is_fused:
             return listed_means(inputs)
-        return tuple(kernels.attention(*inputs[:3], _per_head(inputs), _options(inputs), needs_gradient))
+        return tuple(kernels.attention(*_given_to_kernels(inputs), needs_gradient))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -126,8 +126,7 @@ class _CompiledAttention(torch.autograd.Function):
             return None, None, *reference_gradients(inputs, needed, g)
         found: Sequence[Tensor | None]
         if ctx.is_fused:
-            given = (*inputs[:3], _per_head(inputs), _options(inputs), kernels.AttentionLists(*saved))
-            found = kernels.attention_backward(*given, g, needed[3])
+            found = kernels.attention_backward(*_given_to_kernels(inputs), kernels.AttentionLists(*saved), g, needed[3])
         else:
             found = listed_gradients(inputs, saved, g, needed[3])
         grads = [x if need else None for x, need in zip(found, needed[:4], strict=True)]
@@ -137,12 +136,11 @@ class _CompiledAttention(torch.autograd.Function):
         return None, None, *grads, *(None,) * 5
 
 
-def _per_head(inputs: Inputs) -> float | Tensor:
-    """α as Triton's kernels read it: a number, or (H,)."""
+def _given_to_kernels(
+    inputs: Inputs,
+) -> tuple[Tensor, Tensor, Tensor, float | Tensor, kernels.AttentionOptions]:
+    """The arguments as Triton's kernels read them: α is a number, or (H,)."""
     alpha = inputs.alpha
-    return alpha.reshape(-1).expand(inputs.query.shape[-3]) if isinstance(alpha, Tensor) else alpha
-
-
-def _options(inputs: Inputs) -> kernels.AttentionOptions:
-    lengths = None if inputs.lengths is None else inputs.lengths.reshape(-1)
-    return kernels.AttentionOptions(inputs.mask, inputs.bias, lengths, inputs.diagonal, inputs.scale)
+    if isinstance(alpha, Tensor):
+        alpha = alpha.reshape(-1).expand(inputs.query.shape[-3])
+    return (*inputs[:3], alpha, kernels.AttentionOptions(*inputs[4:]))

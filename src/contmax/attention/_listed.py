@@ -4,8 +4,6 @@ Queries are multiplied with keys as matrices. All other products, of the forward
 the lists. A block with long lists is computed by products of matrices instead.
 """
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -21,11 +19,9 @@ _LONGEST_SHARE = 1 / 8
 
 def listed_means(inputs: Inputs) -> tuple[Tensor, ...]:
     """Means of the values, then keys and weights of the lists of each block, empty for a block that has none."""
-    detached: list[Any] = [x.detach() if isinstance(x, Tensor) else x for x in inputs]
-    given = Inputs(*detached)
     outputs, saved = [], []
-    for rows in query_blocks(given):
-        output, *listed = _block_means(block_of(given, rows))
+    for rows in query_blocks(inputs):
+        output, *listed = _block_means(block_of(inputs, rows))
         outputs.append(output)
         saved += listed
     return torch.cat(outputs, -2), *saved
@@ -33,13 +29,10 @@ def listed_means(inputs: Inputs) -> tuple[Tensor, ...]:
 
 def listed_gradients(
     inputs: Inputs, saved: list[Tensor], g: Tensor, needs_alpha: bool
-) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-    """Gradients of query, key and value, and of α for each head where it is needed."""
-    query, key, value, g = (x.detach() for x in (*inputs[:3], g))
-    inputs = inputs._replace(query=query, key=key, value=value)
-    d_query = torch.empty_like(query, memory_format=torch.contiguous_format)
-    d_key, d_value = (x.new_zeros(x.shape) for x in (key, value))
-    d_alpha = query.new_zeros(query.shape[-3]) if needs_alpha else None
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of query, key and value, and of α for each head, 0 where it is not needed."""
+    d_query, d_key, d_value = (x.new_zeros(x.shape) for x in inputs[:3])
+    d_alpha = d_query.new_zeros(d_query.shape[-3])
     for i, rows in enumerate(query_blocks(inputs)):
         block, along = block_of(inputs, rows), g[..., rows, :]
         keys = block.key.shape[-2]
@@ -49,8 +42,7 @@ def listed_gradients(
         else:
             found = _gradients_by_lists(block, (saved[2 * i], saved[2 * i + 1]), along, (d_key, d_value), needs_alpha)
         d_query[..., rows, :] = found[0]
-        if d_alpha is not None:
-            d_alpha += found[1]
+        d_alpha += found[1]
     return d_query, d_key, d_value, d_alpha
 
 

@@ -3,6 +3,8 @@
 A weight of zero does not hide a masked value: 0 · NaN is NaN, and so is 0 · ∞.
 """
 
+import functools
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -76,9 +78,7 @@ def _seen_and_asking(inputs: Inputs) -> tuple[Tensor | None, Tensor | None]:
         return _any(allowed, -2), _any(allowed, -1)
     if inputs.lengths is not None:
         parts.append(torch.arange(keys, device=inputs.query.device) < inputs.lengths)
-    seen = None
-    for part in parts:
-        seen = _both(seen, part)
+    seen = functools.reduce(torch.logical_and, parts) if parts else None
     # With a causal mask the last query meets all keys, and the first one meets one unless there are more queries.
     asks = _asking(seen, inputs)
     if line is not None:

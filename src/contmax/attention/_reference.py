@@ -69,8 +69,6 @@ def attend_in_blocks(inputs: Inputs, dropout_p: float) -> Tensor:
         return attend_reference(inputs, dropout_p).output
     # Blocks add their gradients up in the dtype of their inputs.
     inputs = inputs._replace(key=widened_scores(inputs.key), value=widened_scores(inputs.value))
-    if not torch.is_grad_enabled() or not any(x.requires_grad for x in inputs.tensors):
-        return torch.cat([attend_reference(block_of(inputs, rows), dropout_p).output for rows in blocks], -2)
     outputs = [
         checkpoint(
             lambda *block: attend_reference(Inputs(*block), dropout_p).output,

@@ -38,15 +38,13 @@ def _softmax_attention(inputs: Inputs, dropout_p: float) -> Tensor:
         "enable_gqa": inputs.key.shape[-3] != inputs.query.shape[-3],
     }
     inputs = inputs._replace(query=_aligned(inputs.query), key=_aligned(inputs.key), value=_aligned(inputs.value))
-    is_unmasked = inputs.mask is None and inputs.bias is None and inputs.lengths is None
-    if is_unmasked and inputs.diagonal in (None, 0):
-        return F.scaled_dot_product_attention(*inputs[:3], is_causal=inputs.diagonal == 0, **options)
-    allowed, bias = allowed_keys(inputs), inputs.bias
+    bias = inputs.bias
+    is_causal = inputs.diagonal == 0 and inputs.mask is None and bias is None and inputs.lengths is None
+    allowed = None if is_causal else allowed_keys(inputs)
+    if bias is None and allowed is None:
+        return F.scaled_dot_product_attention(*inputs[:3], is_causal=is_causal, **options)
     if bias is not None:
         bias = bias_of_scores(bias, *inputs.sizes)
-    if bias is None and allowed is None:
-        return F.scaled_dot_product_attention(*inputs[:3], **options)
-    if bias is not None:
         finite = bias != -torch.inf
         allowed = finite if allowed is None else allowed & finite
     assert allowed is not None

@@ -192,7 +192,7 @@ class Formula(NamedTuple):
     slopes: Callable[..., tuple[Tensor, ...]] | None = None
 
 
-# r and its slopes, (*batch, 3, K), where a kernel has computed both already, or r alone.
+# r and its slopes, (*batch, 3 or 4, K), where a kernel has computed both already, or r alone.
 Known = tuple[Tensor, Tensor | None]
 
 FORMULAS: dict[str, Formula] = {}
@@ -276,11 +276,11 @@ class Expectation(torch.autograd.Function):
 def _gradients_of_slopes(
     cotangent: Tensor, slopes: Sequence[Tensor], needed: Sequence[bool]
 ) -> Sequence[Tensor | None]:
-    """The gradients of a formula on the line from its slopes ∂r/∂(μ, σ, σ_j), each (*batch, K)."""
-    by_loc, by_scale, by_width = slopes
-    rows, columns = ((by_loc, needed[0]), (by_scale, needed[1])), ((-by_loc, needed[3]), (by_width, needed[4]))
+    """The gradients of a formula on the line from its slopes ∂r/∂(μ, σ, σ_j, α), each (*batch, K)."""
+    by_loc, by_scale, by_width = slopes[:3]
+    rows = (by_loc, by_scale, slopes[3] if needed[2] else None)
+    columns = ((-by_loc, needed[3]), (by_width, needed[4]))
     return (
-        *((cotangent * x).sum(-1) if need else None for x, need in rows),
-        None,
+        *((cotangent * x).sum(-1) if need and x is not None else None for x, need in zip(rows, needed, strict=False)),
         *((cotangent * x).sum_to_size(x.shape[-1:]) if need else None for x, need in columns),
     )

@@ -7,7 +7,6 @@ from torch import Tensor
 
 from contmax.kernels.attention._gpu_call import AttentionCall, with_near_rows
 from contmax.kernels.attention._gpu_launches import (
-    ListedGradients,
     decoding,
     dense_gradients,
     dense_means,
@@ -17,7 +16,6 @@ from contmax.kernels.attention._gpu_launches import (
 )
 from contmax.kernels.attention._sizes import decoding_sizes
 from contmax.kernels.attention._tensors import (
-    Attended,
     AttentionGradients,
     AttentionLists,
     AttentionOptions,
@@ -27,11 +25,11 @@ from contmax.kernels.attention._tensors import (
 
 def attend(
     query: Tensor, key: Tensor, value: Tensor, alpha: float | Tensor, options: AttentionOptions, needs_gradient: bool
-) -> Attended:
+) -> list[Tensor]:
     """The operator `attention`: lists and their means where there are many keys, then dense blocks."""
     call = AttentionCall(query, key, value, alpha, options)
-    attended = empty_attended(query, key, value, alpha, options, needs_gradient)
-    out, lists = attended.output, attended.lists
+    out, *rest = empty_attended(query, key, value, alpha, options, needs_gradient)
+    lists = AttentionLists(*rest)
     has_lists = not lists.are_empty
     if has_lists:
         _list(call, lists)
@@ -43,7 +41,7 @@ def attend(
     solved = (lists.starts, lists.dense, lists.shifts, lists.marks)
     solve(call.query, call.key, *given, *solved)
     average(call.query, call.key, call.value, *given, *solved, lists.states, lists.means, out)
-    return attended
+    return [out, *lists]
 
 
 def _list(call: AttentionCall, lists: AttentionLists) -> None:
@@ -78,57 +76,34 @@ def attend_backward(
     d_query, d_key, d_value = (x.new_empty(x.shape) for x in (query, key, value))
     real: dict[str, Any] = {"dtype": torch.float32, "device": query.device}
     d_alpha = torch.empty(query.shape[:3] if needs_alpha else (1,), **real)
-    if lists.are_empty:
-        _dense(call, lists, g, (d_query, d_alpha), (g, g, g, d_key, d_value), needs_alpha)
-    else:
-        launches = listed_gradients(call.kind, g.stride()[:3], needs_alpha)
-        places, pairs, offsets = _listed_queries(call, launches, lists, g, d_query, d_alpha)
+    offsets = dense_key = dense_value = g  # not read where there are no lists
+    if not lists.are_empty:
+        cells_shape, rank, of_queries, of_keys = listed_gradients(call.kind, g.stride()[:3], needs_alpha)
+        cells = torch.zeros(cells_shape, dtype=torch.int32, device=g.device)
+        ranks = torch.empty(lists.keys.shape, dtype=torch.int16, device=g.device)
+        rank(lists.keys, lists.counts, lists.dense, ranks, cells)
+        # Entries are sorted by blocks of keys, and for each of these by blocks of rows.
+        offsets = cells.transpose(1, 2).reshape(-1).cumsum(0, dtype=torch.int32)
+        del cells
+        slopes, places = torch.empty_like(lists.weights), torch.empty_like(lists.keys)
+        pairs = call.query.new_empty((*places.shape, 2))
+        of_queries(
+            call.key, call.value, g, call.alpha, lists.keys, lists.weights, lists.counts, lists.starts, ranks, offsets,
+            lists.dense, slopes, places, pairs, d_query, d_alpha,
+        )  # fmt: skip
+        del ranks, slopes
         dense_key, dense_value = (torch.empty(x.shape, **real) for x in (d_key, d_value))
-        of_keys = (offsets, dense_key, dense_value, d_key, d_value)
-        _dense(call, lists, g, (d_query, d_alpha), of_keys, needs_alpha)
-        launches.keys(call.query, g, places, pairs, offsets, lists.marks, *of_keys[1:])
-    return AttentionGradients(d_query, d_key, d_value, d_alpha.sum((0, 2)) if needs_alpha else d_alpha.new_empty(0))
-
-
-def _listed_queries(
-    call: AttentionCall, launches: ListedGradients, lists: AttentionLists, g: Tensor, d_query: Tensor, d_alpha: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Write the gradients of queries from lists; return places, pairs and offsets of entries sorted by key block."""
-    cells = torch.zeros(launches.cells_shape, dtype=torch.int32, device=g.device)
-    ranks = torch.empty(lists.keys.shape, dtype=torch.int16, device=g.device)
-    launches.rank(lists.keys, lists.counts, lists.dense, ranks, cells)
-    # Entries are sorted by blocks of keys, and for each of these by blocks of rows.
-    offsets = cells.transpose(1, 2).reshape(-1).cumsum(0, dtype=torch.int32)
-    del cells
-    slopes, places = torch.empty_like(lists.weights), torch.empty_like(lists.keys)
-    pairs = call.query.new_empty((*places.shape, 2))
-    launches.queries(
-        call.key, call.value, g, call.alpha, lists.keys, lists.weights, lists.counts, lists.starts, ranks, offsets,
-        lists.dense, slopes, places, pairs, d_query, d_alpha,
-    )  # fmt: skip
-    return places, pairs, offsets
-
-
-def _dense(
-    call: AttentionCall,
-    lists: AttentionLists,
-    g: Tensor,
-    of_queries: tuple[Tensor, Tensor],
-    of_keys: tuple[Tensor, ...],
-    needs_alpha: bool,
-) -> None:
-    """Gradients from dense blocks.
-
-    `of_keys` are the offsets of the entries of the lists, gradients of keys and values in float32, and both gradients.
-    Blocks of keys without entries are complete and go to the last two. The others go to those in float32, until the
-    entries are added. Where there are no lists the first three are not used.
-    """
-    along = torch.empty(lists.states.shape[:2], dtype=torch.float32, device=g.device)
+    # Blocks of keys without entries are complete after dense blocks of rows; for others those are a part.
+    of_blocks = (offsets, dense_key, dense_value, d_key, d_value)
+    along = torch.empty(lists.states.shape[:2], **real)
     tensors = (call.query, call.key, call.value, call.mask, call.bias, g, call.lengths, call.alpha)
     solved = (lists.dense, lists.states, along, lists.shifts, lists.marks)
-    queries, keys = dense_gradients(call.kind, g.stride()[:3], not lists.are_empty, needs_alpha)
-    queries(*tensors, *solved, lists.means, *of_queries)
-    keys(*tensors, *solved, *of_keys)
+    dense_queries, dense_keys = dense_gradients(call.kind, g.stride()[:3], not lists.are_empty, needs_alpha)
+    dense_queries(*tensors, *solved, lists.means, d_query, d_alpha)
+    dense_keys(*tensors, *solved, *of_blocks)
+    if not lists.are_empty:
+        of_keys(call.query, g, places, pairs, offsets, lists.marks, *of_blocks[1:])
+    return AttentionGradients(d_query, d_key, d_value, d_alpha.sum((0, 2)) if needs_alpha else d_alpha.new_empty(0))
 
 
 def decode(query: Tensor, key: Tensor, value: Tensor, alpha: float | Tensor, options: AttentionOptions) -> Tensor:

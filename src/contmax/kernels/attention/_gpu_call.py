@@ -27,9 +27,8 @@ class AttentionKind(NamedTuple):
     """Everything but numbers in tensors: calls of one kind have the same launches.
 
     Attributes:
-        query_shape: (B, H, Q, d).
-        key_shape: (B, G, L, d).
-        value_channels: c.
+        batch, heads, groups, queries, keys: B, H, G, Q and L.
+        channels, value_channels: d and c.
         strides: of query, key and value, but for the last axis.
         alpha: α, or None where each head has its own.
         diagonal: query i meets keys up to i + diagonal; None if all.
@@ -42,8 +41,12 @@ class AttentionKind(NamedTuple):
         tuning: sizes of blocks.
     """
 
-    query_shape: tuple[int, ...]
-    key_shape: tuple[int, ...]
+    batch: int
+    heads: int
+    groups: int
+    queries: int
+    keys: int
+    channels: int
     value_channels: int
     strides: tuple[tuple[int, ...], ...]
     alpha: float | None
@@ -58,34 +61,19 @@ class AttentionKind(NamedTuple):
     tuning: Tuning
 
     @property
-    def queries(self) -> int:
-        """Q."""
-        return self.query_shape[2]
-
-    @property
-    def keys(self) -> int:
-        """L."""
-        return self.key_shape[2]
-
-    @property
-    def heads(self) -> int:
-        """H."""
-        return self.query_shape[1]
-
-    @property
     def group(self) -> int:
         """Query heads that share a head of the keys."""
-        return self.heads // self.key_shape[1]
+        return self.heads // self.groups
 
     @property
     def all_heads(self) -> int:
         """B·H."""
-        return self.query_shape[0] * self.heads
+        return self.batch * self.heads
 
     @property
     def all_groups(self) -> int:
         """B·G."""
-        return self.key_shape[0] * self.key_shape[1]
+        return self.batch * self.groups
 
     @property
     def block_width(self) -> int:
@@ -93,7 +81,7 @@ class AttentionKind(NamedTuple):
 
         Triton 3.6 makes products of a narrow block beside a wide one read outside of the shared memory.
         """
-        return width_of_block(max(self.query_shape[3], self.value_channels))
+        return width_of_block(max(self.channels, self.value_channels))
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -117,7 +105,7 @@ class AttentionKind(NamedTuple):
             "HAS_MASK": self.mask_strides is not None,
             "HAS_BIAS": self.bias_strides is not None,
             "HAS_LENGTHS": self.has_lengths,
-            "D": self.query_shape[3],
+            "D": self.channels,
             "C": self.value_channels,
             "WIDTH": self.block_width,
             "VALUE_WIDTH": self.block_width,
@@ -149,12 +137,16 @@ class AttentionCall:
         if bias is not None:
             self.bias, bias_strides = _with_strides(bias, shape)
         if lengths is not None:
-            self.lengths = lengths.expand(shape[0]).to(torch.int32).contiguous()
-        channels = value.shape[3]
+            self.lengths = lengths.reshape(-1).expand(shape[0]).to(torch.int32).contiguous()
+        (batch, heads, queries, channels), (groups, keys), width = query.shape, key.shape[1:3], value.shape[3]
         self.kind = AttentionKind(
-            query.shape,
-            key.shape,
+            batch,
+            heads,
+            groups,
+            queries,
+            keys,
             channels,
+            width,
             tuple([x.stride()[:3] for x in (self.query, self.key, self.value)]),
             number,
             diagonal,
@@ -165,7 +157,7 @@ class AttentionCall:
             query.dtype,
             self.bias.dtype,
             query.get_device(),
-            TUNING.for_heads(width_of_block(max(query.shape[3], channels)), query),
+            TUNING.for_heads(width_of_block(max(channels, width)), query),
         )
 
 

@@ -62,12 +62,6 @@ def _by_rows(x):
 
 
 @triton.jit
-def _less(maxima, maximum, unit):
-    """Scores less the row's maximum, from maxima (R, n); NOTHING stays."""
-    return tl.where(maxima < 0.5 * NOTHING, NOTHING, (maxima - maximum[:, None]) * unit)
-
-
-@triton.jit
 def rounding_of_bound(normaliser, K: tl.constexpr):
     """How much too large rounding of the weights may have made a bound of the normaliser, (R,)."""
     rounding: tl.constexpr = 1e-3 if K == ANY_POWER else 5e-5 if K == 0 else 1e-5
@@ -75,47 +69,10 @@ def rounding_of_bound(normaliser, K: tl.constexpr):
 
 
 @triton.jit
-def _lowest(normaliser, epsilon, size, K: tl.constexpr, WIDE: tl.constexpr):
-    """A bound of the normaliser, (R,), lowered by all rounding; and the upper bound of the scores without mass.
-
-    `size` is the magnitude of the scores, whose last bits are lost: the maximum may be below 0, and so may the
-    normaliser.
-    """
-    reaches = epsilon > 0.0
-    reach = 1.0 / tl.where(reaches, epsilon, 1.0)
-    slack = rounding_of_bound(normaliser, K) + (WIDE / 8388608.0) * (size + reach)
-    normaliser -= slack
-    return normaliser, tl.where(reaches, normaliser - reach - slack, -float("inf"))
-
-
-@triton.jit
-def _as_maximum(below, maximum, unit, ok):
-    """A bound of scores, (R,), as one of tile maxima; above all of them for rows that are not ok."""
-    return tl.where(ok, tl.maximum(maximum + below / tl.maximum(unit, 1e-30), 0.5 * NOTHING), float("inf"))
-
-
-@triton.jit
-def _counted(first, second, bound):
-    """Kinds of tiles, and their sums along the last axis: 1 has one key to list, 65536 is undecided.
-
-    A sum holds both counts.
-    """
-    kinds = tl.where(second > bound[None, :, None], 65536, (first > bound[None, :, None]).to(tl.int32))
-    return kinds, tl.sum(kinds, 2)
-
-
-@triton.jit
-def _fit(counted, most, CAPACITY: tl.constexpr):
-    """Whether rows with these sums of `_counted` have room in their lists, and no more than `most` undecided tiles."""
-    # An undecided tile has at least two keys to list.
-    return ((counted & 65535) + 2 * (counted >> 16) <= CAPACITY) & (counted >> 16 <= most)
-
-
-@triton.jit
 def _sums(maxima, maximum, unit, ok, t, epsilon, K: tl.constexpr):
     """Sums of weights and of escorts of maxima (R, n), (R,) each; 0 for rows that are not ok."""
     if K == ANY_POWER:  # next to α = 1 roots would lose digits
-        y = tl.where(ok[:, None], _less(maxima, maximum, unit), NOTHING)
+        y = tl.where(ok[:, None] & (maxima >= 0.5 * NOTHING), (maxima - maximum[:, None]) * unit, NOTHING)
         weight, escort = relative_weights(y, t, epsilon, K, True)
     else:
         # Differences of maxima are exact. Roots of the maxima would lose all digits where all share a large number.
@@ -123,6 +80,22 @@ def _sums(maxima, maximum, unit, ok, t, epsilon, K: tl.constexpr):
         slope, base = tl.where(ok, slope, 0.0), tl.where(ok, base, 0.0)
         weight, escort, _ = powers_of_line(maxima - maximum[:, None], slope, base, epsilon, K)
     return tl.sum(weight, 1), tl.sum(escort, 1)
+
+
+@triton.jit
+def bound_of_part(scores, unit, epsilon, K: tl.constexpr):
+    """From scores (R, n) of a part of the keys, multiples of the unit: the maximum of each row, or 0; a lower bound of
+    the normaliser, but for rounding; and whether all are numbers.
+    """
+    maximum = tl.reduce(scores, 1, larger)
+    ok = maximum * 0.0 == 0.0
+    maximum = tl.where(ok & (maximum > 0.5 * NOTHING), maximum, 0.0)
+    normaliser = tl.zeros([scores.shape[0]], tl.float32)
+    for _ in tl.static_range(_STEPS):
+        t = 1.0 - epsilon * normaliser
+        total, slope = _sums(scores, maximum, unit, ok, t, epsilon, K)
+        normaliser += newton_step(total, slope, normaliser, t, epsilon, K, True)
+    return maximum, normaliser, ok
 
 
 @triton.jit
@@ -134,6 +107,33 @@ def _closer(first, second, maximum, unit, ok, epsilon, normaliser, K: tl.constex
         others, other_slope = _sums(_by_rows(second), maximum, unit, ok, t, epsilon, K)
         normaliser += newton_step(total + others, slope + other_slope, normaliser, t, epsilon, K, True)
     return normaliser
+
+
+@triton.jit
+def _decided(
+    first, second, maximum, unit, ok, epsilon, normaliser, most,
+    K: tl.constexpr, WIDE: tl.constexpr, CAPACITY: tl.constexpr,
+):  # fmt: skip
+    """What a bound of the normaliser decides of tiles (P, R, n): for each row the bound, lowered by all rounding, and
+    the upper bound of the scores without mass, less the maximum; the kind of each tile, and sums of kinds over threads
+    (P, R) and rows, (R,): 1 has one key to list, 65536 is undecided; whether a row has no room in its list, or more
+    than `most` undecided tiles.
+    """
+    reaches = epsilon > 0.0
+    reach = 1.0 / tl.where(reaches, epsilon, 1.0)
+    # Scores have lost their last bits. The maximum may be below 0, and so may the normaliser.
+    slack = rounding_of_bound(normaliser, K) + (WIDE / 8388608.0) * (tl.abs(maximum * unit) + reach)
+    normaliser -= slack
+    below = tl.where(reaches, normaliser - reach - slack, -float("inf"))
+    bound = tl.maximum(maximum + below / tl.maximum(unit, 1e-30), 0.5 * NOTHING)
+    bound = tl.where(ok, bound, float("inf"))[None, :, None]
+    kinds = tl.where(second > bound, 65536, (first > bound).to(tl.int32))
+    sums = tl.sum(kinds, 2)
+    counted = tl.sum(sums, 0)
+    listed, undecided = counted & 65535, counted >> 16
+    # An undecided tile has at least two keys to list.
+    overflows = ok & ((listed + 2 * undecided > CAPACITY) | (undecided > most))
+    return normaliser, below, kinds, sums, counted, tl.max(overflows.to(tl.int32), 0) > 0
 
 
 @triton.jit
@@ -212,34 +212,24 @@ def list_keys(
             if S >= 4 and T >= 4 * _FEWEST:
                 largest = _halved(largest)
             largest = _by_rows(largest)
-            maximum = tl.max(largest, 1)
-            broken = (tl.sum(largest * 0.0, 1) != 0.0) | (epsilon != epsilon)
-            epsilon = tl.where(epsilon == epsilon, epsilon, 0.5)
-            maximum = tl.where(broken | (maximum < 0.5 * NOTHING), 0.0, maximum)
-            ok = inside & (broken == 0)
-            normaliser = tl.zeros([R], tl.float32)
-            for _ in tl.static_range(_STEPS):
-                t = 1.0 - epsilon * normaliser
-                total, slope = _sums(largest, maximum, unit, ok, t, epsilon, POWER)
-                normaliser += newton_step(total, slope, normaliser, t, epsilon, POWER, True)
+            known = epsilon == epsilon
+            epsilon = tl.where(known, epsilon, 0.5)
+            maximum, normaliser, ok = bound_of_part(largest, unit, epsilon, POWER)
+            known = known & ok
+            ok, base = inside & known, maximum * unit
             second = tl.load(at_maxima[None, :, None] + tile * 2 + 1, mask=wanted, other=NOTHING)
-            base = maximum * unit
-            normaliser, below = _lowest(normaliser, epsilon, tl.abs(base), POWER, WIDE)
-            bound = _as_maximum(below, maximum, unit, ok)
-            kinds, sums = _counted(first, second, bound)
-            counted = tl.sum(sums, 0)
-            fits = _fit(counted, most, CAPACITY)
-            if tl.max((ok & (fits == 0)).to(tl.int32), 0) > 0:
+            normaliser, below, kinds, sums, counted, overflows = _decided(
+                first, second, maximum, unit, ok, epsilon, normaliser, most, POWER, WIDE, CAPACITY
+            )  # fmt: skip
+            if overflows:
                 normaliser = _closer(first, second, maximum, unit, ok, epsilon, normaliser, POWER)
-                normaliser, below = _lowest(normaliser, epsilon, tl.abs(base), POWER, WIDE)
-                bound = _as_maximum(below, maximum, unit, ok)
-                kinds, sums = _counted(first, second, bound)
-                counted = tl.sum(sums, 0)
-                fits = _fit(counted, most, CAPACITY)
+                normaliser, below, kinds, sums, counted, overflows = _decided(
+                    first, second, maximum, unit, ok, epsilon, normaliser, most, POWER, WIDE, CAPACITY
+                )  # fmt: skip
             at_row = head * queries + rows
-            store_scattered(STARTS + at_row * 2, tl.where(broken, float("nan"), base), inside)
+            store_scattered(STARTS + at_row * 2, tl.where(known, base, float("nan")), inside)
             store_scattered(STARTS + at_row * 2 + 1, normaliser, inside)
-            if tl.max((ok & (fits == 0)).to(tl.int32), 0) > 0:
+            if overflows:
                 # The lists of a dense block are not used.
                 mark_dense(DENSE, ANY_DENSE, head, start, queries, group, DENSE_BY_MAXIMA)
             else:
@@ -320,8 +310,8 @@ def list_undecided(
         ends = end_of(rows, keys_of(LENGTHS, b, keys, HAS_LENGTHS), diagonal, CAUSAL)
         last_end = tl.max(tl.where(inside, ends, 0), 0)
         row = rows.to(tl.int64)[:, None]
-        q = load_rows(Q, (qb, qh, qi), b, h, rows, inside, D, WIDTH)
-        extras = Extras(b, h, scale, M, (mb, mh, mi, mj), HAS_MASK, B, (bb, bh, bi, bj), HAS_BIAS)
+        q = load_rows(Q + (b * qb + h * qh), qi, start, inside, D, WIDTH)
+        extras = Extras(scale, M + (b * mb + h * mh), (mi, mj), HAS_MASK, B + (b * bb + h * bh), (bi, bj), HAS_BIAS)
         K += b * kb + (h // group) * kh
         maxima = MAXIMA.to(tl.pointer_type(tl.int64), bitcast=True) + (head * (last - begin) + (rows - begin)) * tiles
         unit = 1.0 if HAS_BIAS else scale

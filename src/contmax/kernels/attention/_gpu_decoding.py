@@ -97,19 +97,17 @@ def score_keys(
     Blocks of keys that no query of the program may attend are not written.
     """
     block = _queries_of_program(LENGTHS, queries, keys, diagonal, heads, group, CAUSAL, HAS_LENGTHS, ROWS)
-    extras = Extras(
-        block.b, block.h[:, None], scale, M, (mb, mh, mi, mj), HAS_MASK, B, (bb, bh, bi, bj), HAS_BIAS
-    )  # fmt: skip
+    b, h = block.b, block.h[:, None]
+    extras = Extras(scale, M + (b * mb + h * mh), (mi, mj), HAS_MASK, B + (b * bb + h * bh), (bi, bj), HAS_BIAS)
     d, columns = tl.arange(0, WIDTH), tl.arange(0, COLUMNS)
     at_query = block.b * qb + block.h * qh + block.i * qi
     q = tl.load(Q + at_query[:, None] + d[None, :], mask=block.inside[:, None] & (d < D)[None, :], other=0.0)
     K += block.b * kb + block.g * kh
-    at_key = columns[None, :] * kj + d[:, None]
     at_score = block.row * (tiles // LANES * COLUMNS)
     at_maximum = (block.row * tiles)[:, None] + tl.arange(0, LANES)[None, :]
     begin = tl.program_id(0) * span
     for n in range(begin, tl.minimum(begin + span, block.end), COLUMNS):
-        k = load_columns(K, kj, n, at_key, block.end, D)
+        k = load_columns(K, kj, n, block.end, D, WIDTH, COLUMNS)
         z = tl.dot(q, k, input_precision=PRECISION)
         j = n + columns
         allowed = j[None, :] < block.ends[:, None]

@@ -7,7 +7,7 @@ Programs of other blocks leave at once, so that the host need not wait for the d
 import triton
 import triton.language as tl
 
-from contmax.kernels.attention._gpu_candidates import rounding_of_bound
+from contmax.kernels.attention._gpu_candidates import bound_of_part, rounding_of_bound
 from contmax.kernels.attention._gpu_scores import (
     ANY_POWER,
     ANY_SIZE,
@@ -15,31 +15,27 @@ from contmax.kernels.attention._gpu_scores import (
     LANES,
     PRECISION,
     Extras,
-    Rows,
-    block_and_head,
     by_lane,
     by_lane_of_products,
+    dense_rows,
     dense_scores,
-    end_of,
     epsilon_of_heads,
     first_and_end,
     has_power,
     keys_of,
     larger,
+    last_block_and_head,
     load_columns,
     load_rows,
     shift_of_rows,
-    start_of,
     state_of_rows,
-    unit_of_scores,
-    unmasked_keys,
+    state_of_weights,
+    store_rows,
     weights_of_scores,
 )
-from contmax.kernels.rows._gpu_solve import NOTHING, exceeds, is_climbing, log_mass, newton_step, relative_weights
+from contmax.kernels.rows._gpu_solve import NOTHING, exceeds, is_climbing, log_mass, newton_step
 
-# Newton's steps of a first bound, of which fewer would leave a lower one, which is still a bound; and of a threshold at
-# most.
-_FIRST_STEPS = tl.constexpr(3)
+# Newton's steps of a threshold at most.
 _MOST_STEPS = tl.constexpr(40)
 _NO_BLOCK = tl.constexpr(2**31 - 1)
 # In half precision a step is the last if before it ln Σ p is at most _MASS_BEFORE_LAST·k, k = 1/(α − 1), or
@@ -64,30 +60,20 @@ def _halley_step(step, total, slope, curve, epsilon, K: tl.constexpr):
 
 @triton.jit
 def _first_bounds(
-    q, K, kj, at_key, rows, end, key_count, extras, unit, epsilon, D: tl.constexpr, POWER: tl.constexpr
+    q, K, kj, rows, end, key_count, extras, unit, epsilon,
+    D: tl.constexpr, WIDTH: tl.constexpr, COLUMNS: tl.constexpr, POWER: tl.constexpr,
 ):  # fmt: skip
     """The maximum of each row, NaN where a score is NaN, and a lower bound of the normaliser, where there are no lists.
 
     Scores are multiples of the unit. The bound is the normaliser of a part of the keys: of the largest among keys whose
     distance is a multiple of the columns of a block.
     """
-    COLUMNS: tl.constexpr = at_key.shape[1]
     largest = tl.full([DENSE_ROWS, COLUMNS], NOTHING, tl.float32)
     for n in range(0, end, COLUMNS):
-        k = load_columns(K, kj, n, at_key, key_count, D)
+        k = load_columns(K, kj, n, key_count, D, WIDTH, COLUMNS)
         largest = larger(largest, dense_scores(q, k, n, rows, extras))
-    maximum = tl.reduce(largest, 1, larger)
-    is_broken = (maximum * 0.0 != 0.0) | (epsilon != epsilon)
-    epsilon = tl.where(is_broken, 0.5, epsilon)
-    ok = (is_broken == 0) & (maximum > 0.5 * NOTHING)
-    maximum = tl.where(ok, maximum, 0.0)
-    y = tl.where(ok[:, None] & (largest > 0.5 * NOTHING), (largest - maximum[:, None]) * unit, NOTHING)
-    normaliser = tl.zeros([DENSE_ROWS], tl.float32)
-    for _ in tl.static_range(_FIRST_STEPS):
-        t = 1.0 - epsilon * normaliser
-        weight, escort = relative_weights(y, t, epsilon, POWER, True)
-        normaliser += newton_step(tl.sum(weight, 1), tl.sum(escort, 1), normaliser, t, epsilon, POWER, True)
-    return tl.where(is_broken, float("nan"), maximum), normaliser - rounding_of_bound(normaliser, POWER)
+    maximum, normaliser, ok = bound_of_part(largest, unit, epsilon, POWER)
+    return tl.where(ok & (epsilon == epsilon), maximum, float("nan")), normaliser - rounding_of_bound(normaliser, POWER)
 
 
 @triton.jit(do_not_specialize=ANY_SIZE)
@@ -105,62 +91,55 @@ def solve_dense(
     MARKS (key heads,) are set where they are not all 0, and the maximum in STARTS is less its shift.
     """
     ROUGH: tl.constexpr = Q.dtype.element_ty != tl.float32  # four digits are enough in half precision
-    turn, head = block_and_head(abreast)
-    b, h = head // heads, head % heads
-    extras = Extras(b, h, scale, M, (mb, mh, mi, mj), HAS_MASK, B, (bb, bh, bi, bj), HAS_BIAS)
-    block = tl.num_programs(0) - 1 - turn  # with causal masks the last blocks take longest
+    block, head, b, h = last_block_and_head(abreast, heads)
+    extras = Extras(scale, M + (b * mb + h * mh), (mi, mj), HAS_MASK, B + (b * bb + h * bh), (bi, bj), HAS_BIAS)
     at_block = head * tl.num_programs(0) + block
     has_mark = tl.full([], True, tl.int1)
     if HAS_LISTS:
         has_mark = tl.load(DENSE + at_block) != 0
     for POWER in tl.static_range(ORDER, 1 if PER_HEAD else ORDER + 1):
         if has_mark & has_power(A, h, POWER, PER_HEAD):
-            first_row = block * DENSE_ROWS
-            index = first_row + tl.arange(0, DENSE_ROWS)
-            inside = index < queries
-            at_row = head * queries + index
-            d, columns = tl.arange(0, WIDTH), tl.arange(0, COLUMNS)
-            q = load_rows(Q, (qb, qh, qi), b, h, index, inside, D, WIDTH)
-            K += b * kb + (h // group) * kh
             key_count = keys_of(LENGTHS, b, keys, HAS_LENGTHS)
-            ends = end_of(index, key_count, diagonal, CAUSAL)
-            unmasked = unmasked_keys(first_row, queries, key_count, diagonal, 0, CAUSAL, HAS_MASK or HAS_BIAS)
-            end = tl.max(tl.where(inside, ends, 0), 0)
+            rows = dense_rows(head, block, queries, key_count, diagonal, extras, SHIFTS, 0, CAUSAL, False)
+            inside, row = rows.inside, tl.arange(0, DENSE_ROWS)
+            starts = STARTS + rows.first * 2 + row * 2
+            q = load_rows(Q + (b * qb + h * qh), qi, block * DENSE_ROWS, inside, D, WIDTH)
+            K += b * kb + (h // group) * kh
+            end = tl.max(tl.where(inside, rows.ends, 0), 0)
             epsilon = epsilon_of_heads(A, fixed_epsilon, h, PER_HEAD, DENSE_ROWS)
-            unit = unit_of_scores(scale, HAS_BIAS)
-            at_key = columns[None, :] * kj + d[:, None]
+            unit = 1.0 if HAS_BIAS else scale
             if HAS_LISTS:
-                maximum = tl.load(STARTS + at_row * 2, mask=inside, other=0.0)
-                normaliser = tl.load(STARTS + at_row * 2 + 1, mask=inside, other=0.0)
+                maximum = tl.load(starts, mask=inside, other=0.0)
+                normaliser = tl.load(starts + 1, mask=inside, other=0.0)
             else:
-                unshifted = Rows(index, inside, ends, unmasked, SHIFTS, at_row, False)
                 maximum, normaliser = _first_bounds(
-                    q, K, kj, at_key, unshifted, end, key_count, extras, unit, epsilon, D, POWER
+                    q, K, kj, rows, end, key_count, extras, unit, epsilon, D, WIDTH, COLUMNS, POWER
                 )  # fmt: skip
                 shift = shift_of_rows(maximum, epsilon, unit)
                 maximum = (maximum - shift) * unit
-                if tl.max((shift != 0.0).to(tl.int32), 0) > 0:
-                    unmasked = 0
+                is_shifted = tl.max((shift != 0.0).to(tl.int32), 0)
+                if is_shifted > 0:
                     tl.store(MARKS + head // group, 1)
-                tl.store(SHIFTS + at_row, shift, mask=inside)
-                tl.store(STARTS + at_row * 2, maximum, mask=inside)
+                rows = dense_rows(head, block, queries, key_count, diagonal, extras, SHIFTS, is_shifted, CAUSAL, True)
+                tl.store(rows.shifts + row, shift, mask=inside)
+                tl.store(starts, maximum, mask=inside)
                 tl.debug_barrier()  # other threads will read the shifts
-            rows = Rows(index, inside, ends, unmasked, SHIFTS, at_row, not HAS_LISTS)
             t = 1.0 - epsilon * normaliser
             steps = 0
             before = tl.full([], float("inf"), tl.float32)
             climbing = True
             low, high = 0, 0
             while climbing:
+                first, second = state_of_weights(maximum, t, epsilon, unit, POWER, ROUGH)
                 totals = tl.zeros([DENSE_ROWS, LANES], tl.float32)
                 slopes = tl.zeros([DENSE_ROWS, LANES], tl.float32)
                 curves = tl.zeros([DENSE_ROWS, LANES], tl.float32)
                 lows = tl.full([DENSE_ROWS, LANES], _NO_BLOCK, tl.int32)
                 highs = tl.zeros([DENSE_ROWS, LANES], tl.int32)
                 for n in range(0, end, COLUMNS):
-                    k = load_columns(K, kj, n, at_key, key_count, D)
+                    k = load_columns(K, kj, n, key_count, D, WIDTH, COLUMNS)
                     x = dense_scores(q, k, n, rows, extras)
-                    weight, escort, root = weights_of_scores(x, maximum, t, epsilon, unit, POWER, ROUGH)
+                    weight, escort, root = weights_of_scores(x, first, second, epsilon, unit, POWER, ROUGH)
                     some = by_lane(escort)
                     totals += by_lane_of_products(escort, root) if ROUGH and POWER >= 2 else by_lane(weight)
                     slopes += some
@@ -190,7 +169,7 @@ def solve_dense(
                 low = tl.minimum(tl.min(tl.min(lows, 1), 0), high)
                 steps += 1
                 climbing = (tl.max(moves.to(tl.int32), 0) > 0) & (steps < _MOST_STEPS)
-            tl.store(STARTS + at_row * 2 + 1, t, mask=inside)
+            tl.store(starts + 1, t, mask=inside)
             span = (tl.maximum(high, 1).to(tl.int64) << 32) + low
             tl.store(DENSE + at_block, span)
 
@@ -202,59 +181,48 @@ def attend_dense(
     qb, qh, qi, kb, kh, kj, vb, vh, vj, mb, mh, mi, mj, bb, bh, bi, bj,
     ORDER: tl.constexpr, PER_HEAD: tl.constexpr, NEEDS_MEANS: tl.constexpr,
     CAUSAL: tl.constexpr, HAS_MASK: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_LENGTHS: tl.constexpr,
-    D: tl.constexpr, WIDTH: tl.constexpr, C: tl.constexpr, VALUE_WIDTH: tl.constexpr, COLUMNS: tl.constexpr,
-    HAS_LISTS: tl.constexpr,
+    D: tl.constexpr, C: tl.constexpr, WIDTH: tl.constexpr, COLUMNS: tl.constexpr, HAS_LISTS: tl.constexpr,
 ):  # fmt: skip
     """OUT (heads, queries, C) of dense blocks, once they are solved; for the backward pass also STATES and MEANS.
 
     STATES (heads, queries, 4) are `state_of_rows`, MEANS (heads, queries, C) means of the values by p^{2−α}.
     """
     ROUGH: tl.constexpr = Q.dtype.element_ty != tl.float32  # four digits are enough in half precision
-    turn, head = block_and_head(abreast)
-    b, h = head // heads, head % heads
-    extras = Extras(b, h, scale, M, (mb, mh, mi, mj), HAS_MASK, B, (bb, bh, bi, bj), HAS_BIAS)
-    block = tl.num_programs(0) - 1 - turn  # with causal masks the last blocks take longest
+    block, head, b, h = last_block_and_head(abreast, heads)
+    extras = Extras(scale, M + (b * mb + h * mh), (mi, mj), HAS_MASK, B + (b * bb + h * bh), (bi, bj), HAS_BIAS)
     at_block = head * tl.num_programs(0) + block
     has_mark = tl.load(DENSE + at_block) != 0
     for POWER in tl.static_range(ORDER, 1 if PER_HEAD else ORDER + 1):
         if has_mark & has_power(A, h, POWER, PER_HEAD):
-            first_row = block * DENSE_ROWS
-            index = first_row + tl.arange(0, DENSE_ROWS)
-            inside = index < queries
-            at_row = head * queries + index
-            d, c, columns = tl.arange(0, WIDTH), tl.arange(0, VALUE_WIDTH), tl.arange(0, COLUMNS)
-            q = load_rows(Q, (qb, qh, qi), b, h, index, inside, D, WIDTH)
+            key_count = keys_of(LENGTHS, b, keys, HAS_LENGTHS)
+            mark = 0 if HAS_LISTS else tl.load(MARKS + head // group)
+            rows = dense_rows(head, block, queries, key_count, diagonal, extras, SHIFTS, mark, CAUSAL, not HAS_LISTS)
+            inside, row = rows.inside, tl.arange(0, DENSE_ROWS)
+            q = load_rows(Q + (b * qb + h * qh), qi, block * DENSE_ROWS, inside, D, WIDTH)
             K += b * kb + (h // group) * kh
             V += b * vb + (h // group) * vh
-            key_count = keys_of(LENGTHS, b, keys, HAS_LENGTHS)
-            ends = end_of(index, key_count, diagonal, CAUSAL)
-            mark = 0 if HAS_LISTS else tl.load(MARKS + head // group)
-            unmasked = unmasked_keys(first_row, queries, key_count, diagonal, mark, CAUSAL, HAS_MASK or HAS_BIAS)
             epsilon = epsilon_of_heads(A, fixed_epsilon, h, PER_HEAD, DENSE_ROWS)
-            unit = unit_of_scores(scale, HAS_BIAS)
-            at_key = columns[None, :] * kj + d[:, None]
-            maximum = tl.load(STARTS + at_row * 2, mask=inside, other=0.0)
-            t = tl.load(STARTS + at_row * 2 + 1, mask=inside, other=1.0)
+            unit = 1.0 if HAS_BIAS else scale
+            maximum = tl.load(STARTS + rows.first * 2 + row * 2, mask=inside, other=0.0)
+            t = tl.load(STARTS + rows.first * 2 + row * 2 + 1, mask=inside, other=1.0)
             low, high = first_and_end(DENSE, at_block, True)
-            at_value = columns[:, None] * vj + c[None, :]
-            rows = Rows(index, inside, ends, unmasked, SHIFTS, at_row, not HAS_LISTS)
-            out = tl.zeros([DENSE_ROWS, VALUE_WIDTH], tl.float32)
-            mean = tl.zeros([DENSE_ROWS, VALUE_WIDTH], tl.float32)
+            out = tl.zeros([DENSE_ROWS, WIDTH], tl.float32)
+            mean = tl.zeros([DENSE_ROWS, WIDTH], tl.float32)
             total, slope = maximum, maximum
             turns = 0
             before = tl.full([], float("inf"), tl.float32)
             again = True
             while again:
+                first, second = state_of_weights(maximum, t, epsilon, unit, POWER, ROUGH)
                 totals = tl.zeros([DENSE_ROWS, LANES], tl.float32)
                 slopes = tl.zeros([DENSE_ROWS, LANES], tl.float32)
-                out = tl.zeros([DENSE_ROWS, VALUE_WIDTH], tl.float32)
-                mean = tl.zeros([DENSE_ROWS, VALUE_WIDTH], tl.float32)
+                out = tl.zeros([DENSE_ROWS, WIDTH], tl.float32)
+                mean = tl.zeros([DENSE_ROWS, WIDTH], tl.float32)
                 for n in range(low * COLUMNS, high * COLUMNS, COLUMNS):
-                    k = load_columns(K, kj, n, at_key, key_count, D)
+                    k = load_columns(K, kj, n, key_count, D, WIDTH, COLUMNS)
                     x = dense_scores(q, k, n, rows, extras)
-                    weight, escort, _ = weights_of_scores(x, maximum, t, epsilon, unit, POWER, ROUGH)
-                    wanted = (n + columns < key_count)[:, None] & (c < C)[None, :]
-                    v = tl.load(V + start_of(n, vj) + at_value, mask=wanted, other=0.0)
+                    weight, escort, _ = weights_of_scores(x, first, second, epsilon, unit, POWER, ROUGH)
+                    v = load_rows(V, vj, n, n + tl.arange(0, COLUMNS) < key_count, C, WIDTH)
                     totals += by_lane(weight)
                     slopes += by_lane(escort)
                     out = tl.dot(weight.to(v.dtype), v, out, input_precision=PRECISION)
@@ -273,13 +241,10 @@ def attend_dense(
                     t -= tl.where(again, epsilon * step, 0.0)
             inverse = 1.0 / tl.where(total > 0.0, total, 1.0)
             out = out * inverse[:, None] + (maximum * 0.0)[:, None]
-            wanted = inside[:, None] & (c < C)[None, :]
-            tl.store(OUT + at_row[:, None] * C + c[None, :], out.to(OUT.dtype.element_ty), mask=wanted)
+            store_rows(OUT, rows.first, out, inside, C)
             if NEEDS_MEANS:
                 mean = mean / tl.where(slope > 0.0, slope, 1.0)[:, None]
-                tl.store(MEANS + at_row[:, None] * C + c[None, :], mean, mask=wanted)
-                first, second, factor, factor_escort = state_of_rows(maximum, t, total, epsilon, unit, POWER, ROUGH)
-                tl.store(STATES + at_row * 4, first, mask=inside)
-                tl.store(STATES + at_row * 4 + 1, second, mask=inside)
-                tl.store(STATES + at_row * 4 + 2, factor, mask=inside)
-                tl.store(STATES + at_row * 4 + 3, factor_escort, mask=inside)
+                store_rows(MEANS, rows.first, mean, inside, C)
+                state = state_of_rows(maximum, t, total, epsilon, unit, POWER, ROUGH)
+                for i in tl.static_range(4):
+                    tl.store(STATES + rows.first * 4 + row * 4 + i, state[i], mask=inside)

@@ -11,22 +11,20 @@ from contmax.kernels.attention._gpu_scores import (
     LANES,
     PRECISION,
     Extras,
-    Rows,
     block_and_head,
     by_lane,
     by_lane_of_products,
+    dense_rows,
     dense_scores,
-    end_of,
     epsilon_of_heads,
     first_and_end,
     has_power,
     keys_of,
+    last_block_and_head,
     load_columns,
     load_rows,
     probabilities,
-    start_of,
-    unit_of_scores,
-    unmasked_keys,
+    store_rows,
 )
 from contmax.kernels.gpu._instructions import quick_log2
 from contmax.kernels.rows._gpu_rows import curvature, saturated, unbiased
@@ -39,34 +37,23 @@ def _next_where(wanted, places, start, other):
 
 
 @triton.jit
-def _state_of(STATES, at_row, inside):
+def _state_of(STATES, rows):
     """The state of rows; rows outside get probabilities too, but their cotangents are 0."""
-    first = tl.load(STATES + at_row * 4, mask=inside, other=0.0)
-    second = tl.load(STATES + at_row * 4 + 1, mask=inside, other=1.0)
-    factor = tl.load(STATES + at_row * 4 + 2, mask=inside, other=0.0)
-    factor_escort = tl.load(STATES + at_row * 4 + 3, mask=inside, other=0.0)
-    return first, second, factor, factor_escort
+    at, inside = STATES + rows.first * 4 + tl.arange(0, DENSE_ROWS) * 4, rows.inside
+    first, second = tl.load(at, mask=inside, other=0.0), tl.load(at + 1, mask=inside, other=1.0)
+    return first, second, tl.load(at + 2, mask=inside, other=0.0), tl.load(at + 3, mask=inside, other=0.0)
 
 
 @triton.jit
 def _rates(p, u, epsilon, K: tl.constexpr, ROUGH: tl.constexpr):
-    """`curvature` of p in units of `_unit_of_rates`, (R, n), any number where p is 0.
+    """`curvature` of p (R, n), any number where p is 0.
 
-    In half precision, where α is far from one, it is computed from u = p^ε.
+    In half precision, where α is far from one, it is computed from u = p^ε, and is ε² times the curvature.
     """
     if ROUGH and K != ANY_POWER:
         return tl.fma(u, tl.fma(tl.maximum(quick_log2(u), -150.0), 0.69314718, -1.0), 1.0)
     else:
         return curvature(tl.where(p > 0.0, p, 1.0), epsilon, ROUGH)
-
-
-@triton.jit
-def _unit_of_rates(epsilon, K: tl.constexpr, ROUGH: tl.constexpr):
-    """The unit of `_rates`, (R,), by which the sums are multiplied instead of every score."""
-    if ROUGH and K != ANY_POWER:
-        return 1.0 / (epsilon * epsilon)
-    else:
-        return epsilon * 0.0 + 1.0
 
 
 @triton.jit(do_not_specialize=ANY_SIZE)
@@ -76,53 +63,41 @@ def dense_queries_backward(
     qb, qh, qi, kb, kh, kj, vb, vh, vj, gb, gh, gi, mb, mh, mi, mj, bb, bh, bi, bj,
     ORDER: tl.constexpr, PER_HEAD: tl.constexpr, NEEDS_ALPHA: tl.constexpr,
     CAUSAL: tl.constexpr, HAS_MASK: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_LENGTHS: tl.constexpr,
-    D: tl.constexpr, WIDTH: tl.constexpr, C: tl.constexpr, VALUE_WIDTH: tl.constexpr, COLUMNS: tl.constexpr,
-    HAS_LISTS: tl.constexpr,
+    D: tl.constexpr, C: tl.constexpr, WIDTH: tl.constexpr, COLUMNS: tl.constexpr, HAS_LISTS: tl.constexpr,
 ):  # fmt: skip
     """DQ (heads, queries, D) of dense blocks, and the gradient of α for each row.
 
     ALONG (heads, queries) are the products of the cotangents and the means by p^{2−α}.
     """
     ROUGH: tl.constexpr = Q.dtype.element_ty != tl.float32  # four digits are enough in half precision
-    turn, head = block_and_head(abreast)
-    b, h = head // heads, head % heads
-    extras = Extras(b, h, scale, M, (mb, mh, mi, mj), HAS_MASK, B, (bb, bh, bi, bj), HAS_BIAS)
-    block = tl.num_programs(0) - 1 - turn  # with causal masks the last blocks take longest
+    block, head, b, h = last_block_and_head(abreast, heads)
+    extras = Extras(scale, M + (b * mb + h * mh), (mi, mj), HAS_MASK, B + (b * bb + h * bh), (bi, bj), HAS_BIAS)
     at_block = head * tl.num_programs(0) + block
     has_mark = tl.load(DENSE + at_block) != 0
     for POWER in tl.static_range(ORDER, 1 if PER_HEAD else ORDER + 1):
         if has_mark & has_power(A, h, POWER, PER_HEAD):
-            first_row = block * DENSE_ROWS
-            index = first_row + tl.arange(0, DENSE_ROWS)
-            inside = index < queries
-            at_row = head * queries + index
-            d, c, columns = tl.arange(0, WIDTH), tl.arange(0, VALUE_WIDTH), tl.arange(0, COLUMNS)
-            q = load_rows(Q, (qb, qh, qi), b, h, index, inside, D, WIDTH)
-            g = load_rows(G, (gb, gh, gi), b, h, index, inside, C, VALUE_WIDTH)
-            wanted = inside[:, None] & (c < C)[None, :]
-            mean = tl.load(MEANS + at_row[:, None] * C + c[None, :], mask=wanted, other=0.0)
-            along_mean = tl.sum(g.to(tl.float32) * mean, 1)
-            tl.store(ALONG + at_row, along_mean, mask=inside)
-            state = _state_of(STATES, at_row, inside)
+            key_count = keys_of(LENGTHS, b, keys, HAS_LENGTHS)
+            mark = 0 if HAS_LISTS else tl.load(MARKS + head // group)
+            rows = dense_rows(head, block, queries, key_count, diagonal, extras, SHIFTS, mark, CAUSAL, not HAS_LISTS)
+            inside, row = rows.inside, tl.arange(0, DENSE_ROWS)
+            q = load_rows(Q + (b * qb + h * qh), qi, block * DENSE_ROWS, inside, D, WIDTH)
+            g = load_rows(G + (b * gb + h * gh), gi, block * DENSE_ROWS, inside, C, WIDTH)
+            along_mean = tl.sum(g.to(tl.float32) * load_rows(MEANS, C, rows.first, inside, C, WIDTH), 1)
+            tl.store(ALONG + rows.first + row, along_mean, mask=inside)
+            state = _state_of(STATES, rows)
             K += b * kb + (h // group) * kh
             V += b * vb + (h // group) * vh
-            key_count = keys_of(LENGTHS, b, keys, HAS_LENGTHS)
-            ends = end_of(index, key_count, diagonal, CAUSAL)
-            mark = 0 if HAS_LISTS else tl.load(MARKS + head // group)
-            unmasked = unmasked_keys(first_row, queries, key_count, diagonal, mark, CAUSAL, HAS_MASK or HAS_BIAS)
-            rows = Rows(index, inside, ends, unmasked, SHIFTS, at_row, not HAS_LISTS)
             epsilon = epsilon_of_heads(A, fixed_epsilon, h, PER_HEAD, DENSE_ROWS)
-            unit = unit_of_scores(scale, HAS_BIAS)
+            unit = 1.0 if HAS_BIAS else scale
             dq = tl.zeros([DENSE_ROWS, WIDTH], tl.float32)
             turns, rests = tl.zeros([DENSE_ROWS, LANES], tl.float32), tl.zeros([DENSE_ROWS, LANES], tl.float32)
             rates, masses = tl.zeros([DENSE_ROWS, LANES], tl.float32), tl.zeros([DENSE_ROWS, LANES], tl.float32)
             low, high = first_and_end(DENSE, at_block, True)
-            at_key, at_value = columns[None, :] * kj + d[:, None], columns[None, :] * vj + c[:, None]
             for n in range(low * COLUMNS, high * COLUMNS, COLUMNS):
-                k = load_columns(K, kj, n, at_key, key_count, D)
+                k = load_columns(K, kj, n, key_count, D, WIDTH, COLUMNS)
                 x = dense_scores(q, k, n, rows, extras)
                 p, escort, u = probabilities(x, state, epsilon, unit, POWER, ROUGH)
-                v = load_columns(V, vj, n, at_value, key_count, C)
+                v = load_columns(V, vj, n, key_count, C, WIDTH, COLUMNS)
                 along = tl.dot(g, v, input_precision=PRECISION)
                 slope = escort * (along - along_mean[:, None])
                 dq = tl.dot(saturated(slope, K).to(k.dtype), tl.trans(k), dq, input_precision=PRECISION)
@@ -133,12 +108,12 @@ def dense_queries_backward(
                     rates += by_lane_of_products(escort, rate)
                     masses += by_lane(escort)
             broken = (state[0] + state[1]) * 0.0  # NaN stays NaN
-            dq = saturated(dq * scale + broken[:, None], DQ)
-            at = at_row[:, None] * D + d[None, :]
-            tl.store(DQ + at, dq.to(DQ.dtype.element_ty), mask=inside[:, None] & (d < D)[None, :])
+            store_rows(DQ, rows.first, saturated(dq * scale + broken[:, None], DQ), inside, D)
             if NEEDS_ALPHA:
                 slope = unbiased(tl.sum(turns, 1), tl.sum(rests, 1), tl.sum(rates, 1), tl.sum(masses, 1))
-                tl.store(DA + at_row, broken - slope * _unit_of_rates(epsilon, POWER, ROUGH), mask=inside)
+                if ROUGH and POWER != ANY_POWER:
+                    slope /= epsilon * epsilon  # of sums, not of every score
+                tl.store(DA + rows.first + row, broken - slope, mask=inside)
 
 
 @triton.jit(do_not_specialize=ANY_SIZE)
@@ -148,7 +123,7 @@ def dense_keys_backward(
     qb, qh, qi, kb, kh, kj, vb, vh, vj, gb, gh, gi, mb, mh, mi, mj, bb, bh, bi, bj,
     ORDER: tl.constexpr, PER_HEAD: tl.constexpr,
     CAUSAL: tl.constexpr, HAS_MASK: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_LENGTHS: tl.constexpr,
-    D: tl.constexpr, WIDTH: tl.constexpr, C: tl.constexpr, VALUE_WIDTH: tl.constexpr, COLUMNS: tl.constexpr,
+    D: tl.constexpr, C: tl.constexpr, WIDTH: tl.constexpr, COLUMNS: tl.constexpr,
     BLOCKS: tl.constexpr, KEY_BLOCK: tl.constexpr, HAS_LISTS: tl.constexpr,
 ):  # fmt: skip
     """DK (key heads, keys, D) and DV (key heads, keys, C) of blocks of keys that have no entries in lists.
@@ -162,25 +137,19 @@ def dense_keys_backward(
         groups = heads // group
         b = key_head // groups
         n = block * COLUMNS
-        j = n + tl.arange(0, COLUMNS)
         key_count = keys_of(LENGTHS, b, keys, HAS_LENGTHS)
-        d, c = tl.arange(0, WIDTH), tl.arange(0, VALUE_WIDTH)
-        far = j.to(tl.int64)
-        at_k = b * kb + (key_head % groups) * kh + far[None, :] * kj + d[:, None]
-        at_v = b * vb + (key_head % groups) * vh + far[None, :] * vj + c[:, None]
-        k = tl.load(K + at_k, mask=(j < key_count)[None, :] & (d < D)[:, None], other=0.0)
-        v = tl.load(V + at_v, mask=(j < key_count)[None, :] & (c < C)[:, None], other=0.0)
+        k = load_columns(K + (b * kb + (key_head % groups) * kh), kj, n, key_count, D, WIDTH, COLUMNS)
+        v = load_columns(V + (b * vb + (key_head % groups) * vh), vj, n, key_count, C, WIDTH, COLUMNS)
         dk = tl.zeros([COLUMNS, WIDTH], tl.float32)
-        dv = tl.zeros([COLUMNS, VALUE_WIDTH], tl.float32)
+        dv = tl.zeros([COLUMNS, WIDTH], tl.float32)
         row_blocks = (queries + DENSE_ROWS - 1) // DENSE_ROWS
-        unit = unit_of_scores(scale, HAS_BIAS)
+        unit = 1.0 if HAS_BIAS else scale
         has_shifts = 0 if HAS_LISTS else mark
-        blocks, in_block = tl.arange(0, BLOCKS), tl.arange(0, DENSE_ROWS)
-        at_query, at_cotangent = in_block[:, None] * qi + d[None, :], in_block[:, None] * gi + c[None, :]
+        blocks = tl.arange(0, BLOCKS)
         for h_in_group in range(0, group):
             h = (key_head % groups) * group + h_in_group
             head = b * heads + h
-            extras = Extras(b, h, scale, M, (mb, mh, mi, mj), HAS_MASK, B, (bb, bh, bi, bj), HAS_BIAS)
+            extras = Extras(scale, M + (b * mb + h * mh), (mi, mj), HAS_MASK, B + (b * bb + h * bh), (bi, bj), HAS_BIAS)
             epsilon = epsilon_of_heads(A, fixed_epsilon, h, PER_HEAD, DENSE_ROWS)
             # Runs of neighbouring blocks of rows with mass here: in a run the next rows load while these are used.
             low, high = first_and_end(DENSE, head * row_blocks + blocks, blocks < row_blocks)
@@ -191,23 +160,18 @@ def dense_keys_backward(
                     while start < row_blocks:
                         end = _next_where(has_mass == 0, blocks, start, row_blocks)
                         for row_block in range(start, end):
-                            first_row = tl.full([], DENSE_ROWS, tl.int32) * row_block
-                            index = first_row + in_block
-                            inside = index < queries
-                            first = head * queries + first_row
-                            ends = end_of(index, key_count, diagonal, CAUSAL)
-                            # A query of a sequence without keys may hold any number, NaN too.
-                            asks = inside & (ends > 0) if HAS_LENGTHS else inside
-                            here = Q + (b * qb + h * qh + start_of(first_row, qi))
-                            q = tl.load(here + at_query, mask=asks[:, None] & (d < D)[None, :], other=0.0)
-                            unmasked = unmasked_keys(
-                                first_row, queries, key_count, diagonal, has_shifts, CAUSAL, HAS_MASK or HAS_BIAS
+                            rows = dense_rows(
+                                head, row_block, queries, key_count, diagonal, extras, SHIFTS, has_shifts, CAUSAL,
+                                not HAS_LISTS,
                             )  # fmt: skip
-                            rows = Rows(index, inside, ends, unmasked, SHIFTS + first, in_block, not HAS_LISTS)
-                            state = _state_of(STATES + first * 4, in_block, inside)
-                            here = G + (b * gb + h * gh + start_of(first_row, gi))
-                            g = tl.load(here + at_cotangent, mask=inside[:, None] & (c < C)[None, :], other=0.0)
-                            along_mean = tl.load(ALONG + first + in_block, mask=inside, other=0.0)
+                            first_row = row_block * DENSE_ROWS
+                            # A query of a sequence without keys may hold any number, NaN too.
+                            asks = rows.inside & (rows.ends > 0) if HAS_LENGTHS else rows.inside
+                            q = load_rows(Q + (b * qb + h * qh), qi, first_row, asks, D, WIDTH)
+                            g = load_rows(G + (b * gb + h * gh), gi, first_row, rows.inside, C, WIDTH)
+                            state = _state_of(STATES, rows)
+                            at = ALONG + rows.first + tl.arange(0, DENSE_ROWS)
+                            along_mean = tl.load(at, mask=rows.inside, other=0.0)
                             x = dense_scores(q, k, n, rows, extras)
                             p, escort, _ = probabilities(x, state, epsilon, unit, POWER, ROUGH)
                             dv = tl.dot(tl.trans(p.to(g.dtype)), g, dv, input_precision=PRECISION)
@@ -215,9 +179,7 @@ def dense_keys_backward(
                             slope = escort * (along - along_mean[:, None])
                             dk = tl.dot(tl.trans(saturated(slope, Q).to(q.dtype)), q, dk, input_precision=PRECISION)
                         start = _next_where(has_mass, blocks, end, row_blocks)
-        at = key_head * keys + j
-        at_k, wanted_k = at[:, None] * D + d[None, :], (j < keys)[:, None] & (d < D)[None, :]
-        at_v, wanted_v = at[:, None] * C + c[None, :], (j < keys)[:, None] & (c < C)[None, :]
+        inside, first = n + tl.arange(0, COLUMNS) < keys, key_head * keys + n
         is_listed = tl.full([], False, tl.int1)
         if HAS_LISTS:
             tl.static_assert(KEY_BLOCK % COLUMNS == 0)
@@ -225,8 +187,8 @@ def dense_keys_backward(
             listed, end_of_listed = entries_of(OFFSETS, key_head, n // KEY_BLOCK, key_blocks, group * row_blocks)
             is_listed = listed < end_of_listed
         if is_listed:
-            tl.store(DENSE_DK + at_k, dk, mask=wanted_k)
-            tl.store(DENSE_DV + at_v, dv, mask=wanted_v)
+            store_rows(DENSE_DK, first, dk, inside, D)
+            store_rows(DENSE_DV, first, dv, inside, C)
         else:
-            tl.store(DK + at_k, saturated(dk * scale, DK).to(DK.dtype.element_ty), mask=wanted_k)
-            tl.store(DV + at_v, saturated(dv, DV).to(DV.dtype.element_ty), mask=wanted_v)
+            store_rows(DK, first, saturated(dk * scale, DK), inside, D)
+            store_rows(DV, first, saturated(dv, DV), inside, C)

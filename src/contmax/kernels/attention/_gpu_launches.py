@@ -86,7 +86,7 @@ def _listing_of_block(
     maxima = _launch(
         kind,
         tile_maxima,
-        blocks_of(last - begin, tuning.rows),
+        (blocks_of(last - begin, tuning.rows), kind.all_heads),
         tuning.warps,
         # Fewer registers make room for more programs; masks and float32 need more than these.
         None if is_exact or kind.mask_strides or kind.bias_strides else tuning.registers,
@@ -96,7 +96,7 @@ def _listing_of_block(
         ROWS=tuning.rows,
         COLUMNS=tuning.columns,
     )
-    programs = blocks_of(last - begin, _LISTED_TOGETHER)
+    programs = (blocks_of(last - begin, _LISTED_TOGETHER), kind.all_heads)
     block |= {"R": _LISTED_TOGETHER, "T": all_tiles, "P": _threads_of_a_row(all_tiles)}
     keys = _launch(
         kind,
@@ -132,14 +132,14 @@ def listed_means(kind: AttentionKind) -> ReadyLaunch:
     """Means of the values by lists."""
     rows = kind.tuning.listed_rows
     last_bits = _width_of_tiles(kind) // 4 * 2.0**-22  # of a score and of the maximum
-    programs = blocks_of(kind.queries, rows)
+    programs = (blocks_of(kind.queries, rows), kind.all_heads)
     return _launch(kind, attend_listed, programs, 1, kind.tuning.listed_registers, last_bits=last_bits, R=rows)
 
 
 @cached(LAUNCHES)
 def dense_means(kind: AttentionKind, has_lists: bool, needs_gradient: bool) -> tuple[ReadyLaunch, ReadyLaunch]:
     """Thresholds, then means of the values, of dense blocks: of all blocks, where there are no lists."""
-    tuning, blocks = kind.tuning, blocks_of(kind.queries, DENSE_ROWS)
+    tuning, blocks = kind.tuning, (blocks_of(kind.queries, DENSE_ROWS), kind.all_heads)
     dense: dict[str, Any] = {"COLUMNS": tuning.dense_columns, "HAS_LISTS": has_lists, "NEEDS_MEANS": needs_gradient}
     solve = _launch(
         kind, solve_dense, blocks, tuning.dense_warps, tuning.dense_registers, tuning.dense_stages, **dense
@@ -156,47 +156,40 @@ def dense_gradients(
     warps, stages = tuning.dense_warps, tuning.dense_stages
     dense: dict[str, Any] = {"COLUMNS": tuning.dense_columns, "HAS_LISTS": has_lists, **_strides_of(cotangent)}
     of_queries = _launch(
-        kind, dense_queries_backward, blocks, warps, tuning.dense_registers, stages, contracts=True, **dense,
-        NEEDS_ALPHA=needs_alpha,
+        kind, dense_queries_backward, (blocks, kind.all_heads), warps, tuning.dense_registers, stages, contracts=True,
+        **dense, NEEDS_ALPHA=needs_alpha,
     )  # fmt: skip
+    key_blocks = (blocks_of(kind.keys, tuning.dense_columns), kind.all_groups)
     of_keys = _launch(
-        kind, dense_keys_backward, blocks_of(kind.keys, tuning.dense_columns), warps, None, stages, by_keys=True,
-        **dense, BLOCKS=power_of_two(blocks), KEY_BLOCK=_KEY_BLOCK,
+        kind, dense_keys_backward, key_blocks, warps, None, stages, **dense, BLOCKS=power_of_two(blocks),
+        KEY_BLOCK=_KEY_BLOCK,
     )  # fmt: skip
     return of_queries, of_keys
 
 
-class ListedGradients(NamedTuple):
-    """How gradients are computed by lists.
-
-    Attributes:
-        cells_shape: (B·G, blocks of the rows of a group, blocks of keys), int32: how many entries have both.
-        rank, queries, keys: launches of `rank_entries`, `listed_queries_backward` and `listed_keys_backward`.
-    """
-
-    cells_shape: tuple[int, ...]
-    rank: ReadyLaunch
-    queries: ReadyLaunch
-    keys: ReadyLaunch
-
-
 @cached(LAUNCHES)
-def listed_gradients(kind: AttentionKind, cotangent: tuple[int, ...], needs_alpha: bool) -> ListedGradients:
-    """Gradients by lists; strides of the cotangent but for the last."""
+def listed_gradients(
+    kind: AttentionKind, cotangent: tuple[int, ...], needs_alpha: bool
+) -> tuple[tuple[int, ...], ReadyLaunch, ReadyLaunch, ReadyLaunch]:
+    """The shape of the counts of entries, then ranks of entries, gradients of queries, and those of keys and values.
+
+    Counts are (B·G, blocks of the rows of a group, blocks of keys), int32: how many entries of lists have both.
+    """
     tuning, rows = kind.tuning, kind.tuning.gradient_rows
     row_blocks, key_blocks = blocks_of(kind.queries, DENSE_ROWS), blocks_of(kind.keys, _KEY_BLOCK)
     cells = kind.group * row_blocks
     listed: dict[str, Any] = {"key_blocks": key_blocks, "KEY_BLOCK": _KEY_BLOCK, **_strides_of(cotangent)}
-    rank = _launch(kind, rank_entries, row_blocks, 1, **listed)
+    rank = _launch(kind, rank_entries, (row_blocks, kind.all_heads), 1, **listed)
+    blocks = (blocks_of(kind.queries, rows), kind.all_heads)
     of_queries = _launch(
-        kind, listed_queries_backward, blocks_of(kind.queries, rows), 1, tuning.gradient_registers, contracts=True,
-        **listed, NEEDS_ALPHA=needs_alpha, R=rows,
+        kind, listed_queries_backward, blocks, 1, tuning.gradient_registers, contracts=True, **listed,
+        NEEDS_ALPHA=needs_alpha, R=rows,
     )  # fmt: skip
     of_keys = _launch(
-        kind, listed_keys_backward, key_blocks, tuning.key_warps, None, tuning.key_stages, by_keys=True, **listed,
+        kind, listed_keys_backward, (key_blocks, kind.all_groups), tuning.key_warps, None, tuning.key_stages, **listed,
         cells=cells, GROUPED=kind.group > 1, TOGETHER=tuning.together,
     )  # fmt: skip
-    return ListedGradients((kind.all_groups, cells, key_blocks), rank, of_queries, of_keys)
+    return (kind.all_groups, cells, key_blocks), rank, of_queries, of_keys
 
 
 def _strides_of(cotangent: tuple[int, ...]) -> dict[str, int]:
@@ -237,38 +230,14 @@ def decoding(kind: AttentionKind, sizes: DecodingSizes) -> Decoding:
         (rows, sizes.tiles),
         (rows, _CANDIDATES),
         (rows, sizes.spans, kind.value_channels),
-        _ready(kind, score_keys, blocks, 4, stages=3, **named),
-        _ready(kind, solve_rows, (rows,), 8 * blocks_of(wide, _MANY_TILES), **named),
-        _ready(kind, average_values, blocks, 4, stages=3, **named),
-        _ready(kind, join_means, (rows,), 4, **named),
+        _launch(kind, score_keys, blocks, 4, stages=3, **named),
+        _launch(kind, solve_rows, (rows,), 8 * blocks_of(wide, _MANY_TILES), **named),
+        _launch(kind, average_values, blocks, 4, stages=3, **named),
+        _launch(kind, join_means, (rows,), 4, **named),
     )
 
 
 def _launch(
-    kind: AttentionKind,
-    kernel: Any,
-    blocks: int,
-    warps: int,
-    registers: int | None = None,
-    stages: int | None = None,
-    contracts: bool = False,
-    by_keys: bool = False,
-    **own: Any,
-) -> ReadyLaunch:
-    """A launch for the tensors of a kind, whose dtypes and device are known.
-
-    Args:
-        kind: the kind, which has most arguments.
-        kernel: takes tensors, then numbers, then constants in capitals.
-        blocks: programs of each head of the queries, or of the keys if `by_keys`.
-        warps, registers, stages, contracts: as for `Launch`.
-        own: other arguments of the kernel, by name.
-    """
-    grid = (blocks, kind.all_groups if by_keys else kind.all_heads)
-    return _ready(kind, kernel, grid, warps, registers, stages, contracts, **own)
-
-
-def _ready(
     kind: AttentionKind,
     kernel: Any,
     grid: tuple[int, ...],
@@ -278,7 +247,15 @@ def _ready(
     contracts: bool = False,
     **own: Any,
 ) -> ReadyLaunch:
-    """`_launch` of any grid of programs."""
+    """A launch for the tensors of a kind, whose dtypes and device are known.
+
+    Args:
+        kind: the kind, which has most arguments.
+        kernel: takes tensors, then numbers, then constants in capitals.
+        grid: numbers of programs.
+        warps, registers, stages, contracts: as for `Launch`.
+        own: other arguments of the kernel, by name.
+    """
     values = kind.arguments | own
     named = {name: values[name] for name in kernel.arg_names if name in values}
     constants = {name: named.pop(name) for name in list(named) if name.isupper()}

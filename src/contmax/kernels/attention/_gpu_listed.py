@@ -20,6 +20,7 @@ from contmax.kernels.attention._gpu_scores import (
     gathered,
     has_power,
     load_rows,
+    store_rows,
 )
 from contmax.kernels.gpu._instructions import earlier_and_all, earlier_ends, load_scattered, store_scattered
 from contmax.kernels.rows._gpu_rows import curvature, escort_of, saturated, unbiased
@@ -43,13 +44,14 @@ def _entries(KEYS, WEIGHTS, row, count, slot, CAPACITY: tl.constexpr):
 
 
 @triton.jit
-def _solved(lists, count, inside, slack, normaliser, epsilon, K: tl.constexpr, ROUGH: tl.constexpr, WIDE: tl.constexpr,
-            CAPACITY: tl.constexpr):  # fmt: skip
+def _solved(lists, rows, K: tl.constexpr, ROUGH: tl.constexpr, WIDE: tl.constexpr, CAPACITY: tl.constexpr):
     """Turn scores into weights, and remove keys without weight from the lists; returns the sizes of the supports, (R,).
 
-    `lists` are pointers to keys, scores and counts, and the rows. `slack` is the error of the scores in half precision.
+    `lists` are pointers to keys, scores and counts. `rows` are their places and counts, whether they exist, the error
+    of scores in half precision, lower bounds of the normaliser, and ε.
     """
-    KEYS, WEIGHTS, COUNTS, row = lists
+    KEYS, WEIGHTS, COUNTS = lists
+    row, count, inside, slack, normaliser, epsilon = rows
     slot = tl.arange(0, WIDE)
     at = row[:, None] * CAPACITY + slot[None, :]
     exists = slot[None, :] < count[:, None]
@@ -103,34 +105,27 @@ def attend_listed(
         normaliser = tl.load(STARTS + row * 2 + 1, mask=inside, other=0.0)
         epsilon = epsilon_of_heads(A, fixed_epsilon, h, PER_HEAD, R)
         longest = tl.max(count, 0)
-        lists = (KEYS, WEIGHTS, COUNTS, row)
         ROUGH: tl.constexpr = V.dtype.element_ty != tl.float32  # four digits are enough in half precision
-        support, slack = count, tl.abs(maximum) * last_bits
+        lists = (KEYS, WEIGHTS, COUNTS)
+        solved, support = (row, count, inside, tl.abs(maximum) * last_bits, normaliser, epsilon), count
         for POWER in tl.static_range(ORDER, 1 if PER_HEAD else ORDER + 1):
             if has_power(A, h, POWER, PER_HEAD):
                 if longest <= _SHORT:
-                    support = _solved(
-                        lists, count, inside, slack, normaliser, epsilon, POWER, ROUGH, _SHORT, CAPACITY
-                    )  # fmt: skip
+                    support = _solved(lists, solved, POWER, ROUGH, _SHORT, CAPACITY)
                 elif longest <= 2 * _SHORT:
-                    support = _solved(
-                        lists, count, inside, slack, normaliser, epsilon, POWER, ROUGH, 2 * _SHORT, CAPACITY
-                    )  # fmt: skip
+                    support = _solved(lists, solved, POWER, ROUGH, 2 * _SHORT, CAPACITY)
                 else:
-                    support = _solved(
-                        lists, count, inside, slack, normaliser, epsilon, POWER, ROUGH, CAPACITY, CAPACITY
-                    )  # fmt: skip
+                    support = _solved(lists, solved, POWER, ROUGH, CAPACITY, CAPACITY)
         tl.debug_barrier()
         V += b * vb + (h // group) * vh
         # Each thread of a warp reads one key, if there is room: with fewer keys every thread would read all of them.
         TOGETHER: tl.constexpr = 32 // R if WIDTH * V.dtype.element_ty.primitive_bitwidth <= 1024 else _TOGETHER
-        d, part = tl.arange(0, WIDTH), tl.arange(0, TOGETHER)
+        part = tl.arange(0, TOGETHER)
         total = tl.zeros([R, WIDTH], tl.float32) + (maximum * 0.0)[:, None]  # NaN stays NaN
         for n in range(0, tl.max(support, 0), TOGETHER):
             _, exists, key, p = _entries(KEYS, WEIGHTS, row, support, n + part, CAPACITY)
             total += tl.sum(p[:, :, None] * gathered(V, vj, key, exists, C, WIDTH), 1)
-        at = row[:, None] * C + d[None, :]
-        tl.store(OUT + first * C + at, total.to(OUT.dtype.element_ty), mask=inside[:, None] & (d < C)[None, :])
+        store_rows(OUT, first, total, inside, C)
 
 
 @triton.jit
@@ -151,8 +146,8 @@ def listed_queries_backward(
     K, V, G, A, KEYS, WEIGHTS, COUNTS, STARTS, RANKS, OFFSETS, DENSE, SLOPES, PLACES, PAIRS, DQ, DA,
     queries, heads, group, scale, fixed_epsilon, kb, kh, kj, vb, vh, vj, gb, gh, gi, key_blocks,
     ORDER: tl.constexpr, PER_HEAD: tl.constexpr, NEEDS_ALPHA: tl.constexpr,
-    D: tl.constexpr, WIDTH: tl.constexpr, C: tl.constexpr, VALUE_WIDTH: tl.constexpr, R: tl.constexpr,
-    CAPACITY: tl.constexpr, KEY_BLOCK: tl.constexpr,
+    D: tl.constexpr, C: tl.constexpr, WIDTH: tl.constexpr, R: tl.constexpr, CAPACITY: tl.constexpr,
+    KEY_BLOCK: tl.constexpr,
 ):  # fmt: skip
     """The gradient of the queries, and of α for each row with NEEDS_ALPHA. SLOPES, as long as the lists, is scratch.
 
@@ -166,17 +161,17 @@ def listed_queries_backward(
     row = tl.arange(0, R)
     rows = tl.program_id(0) * R + row
     inside = rows < queries
-    at_row = head * queries + rows
-    lists = (head * queries + tl.program_id(0) * R) * CAPACITY
+    start = head * queries + tl.program_id(0) * R
+    lists = start * CAPACITY
     KEYS, WEIGHTS, RANKS, SLOPES = KEYS + lists, WEIGHTS + lists, RANKS + lists, SLOPES + lists
     row_blocks = (queries + DENSE_ROWS - 1) // DENSE_ROWS
     row_block = tl.program_id(0) * R // DENSE_ROWS
     if mark_of(DENSE, head, tl.program_id(0) * R, queries) == 0:
-        count = tl.load(COUNTS + at_row, mask=inside, other=0)
-        maximum = tl.load(STARTS + at_row * 2, mask=inside, other=0.0)
+        count = tl.load(COUNTS + start + row, mask=inside, other=0)
+        maximum = tl.load(STARTS + start * 2 + row * 2, mask=inside, other=0.0)
         epsilon = epsilon_of_heads(A, fixed_epsilon, h, PER_HEAD, R)
         part = tl.arange(0, _TOGETHER)
-        g = load_rows(G, (gb, gh, gi), b, h, rows, inside, C, VALUE_WIDTH).to(tl.float32)
+        g = load_rows(G + (b * gb + h * gh), gi, tl.program_id(0) * R, inside, C, WIDTH).to(tl.float32)
         V += b * vb + (h // group) * vh
         K += b * kb + (h // group) * kh
         longest = tl.max(count, 0)
@@ -184,7 +179,7 @@ def listed_queries_backward(
         rates = tl.zeros([R], tl.float32)
         for n in range(0, longest, _TOGETHER):
             at, exists, key, p = _entries(KEYS, WEIGHTS, row, count, n + part, CAPACITY)
-            along = tl.sum(g[:, None, :] * gathered(V, vj, key, exists, C, VALUE_WIDTH), 2)
+            along = tl.sum(g[:, None, :] * gathered(V, vj, key, exists, C, WIDTH), 2)
             s = escort_of(p, epsilon, ORDER, ROUGH)
             mass += tl.sum(s, 1)
             moment += tl.sum(s * along, 1)
@@ -197,7 +192,6 @@ def listed_queries_backward(
         groups = heads // group
         stride = group * row_blocks
         first = (b * groups + h // group) * key_blocks * stride + (h % group) * row_blocks + row_block
-        d = tl.arange(0, WIDTH)
         total = tl.zeros([R, WIDTH], tl.float32) + (maximum * 0.0)[:, None]
         turn, rest = tl.zeros([R], tl.float32), tl.zeros([R], tl.float32)
         for n in range(0, longest, _TOGETHER):
@@ -214,10 +208,9 @@ def listed_queries_backward(
             place = ((h % group) * queries + rows)[:, None] * KEY_BLOCK + key % KEY_BLOCK
             store_scattered(PLACES + to, place.to(tl.int32), exists)
             _store_pair(PAIRS, to, slope, p, exists)
-        at = at_row[:, None] * D + d[None, :]
-        tl.store(DQ + at, saturated(total * scale, DQ).to(DQ.dtype.element_ty), mask=inside[:, None] & (d < D)[None, :])
+        store_rows(DQ, start, saturated(total * scale, DQ), inside, D)
         if NEEDS_ALPHA:
-            tl.store(DA + at_row, (maximum * 0.0) - unbiased(turn, rest, rates, mass), mask=inside)
+            tl.store(DA + start + row, (maximum * 0.0) - unbiased(turn, rest, rates, mass), mask=inside)
 
 
 @triton.jit(do_not_specialize=ANY_SIZE)
@@ -298,7 +291,7 @@ def entries_of(OFFSETS, key_head, block, key_blocks, cells):
 def listed_keys_backward(
     Q, G, PLACES, PAIRS, OFFSETS, ANY_DENSE, DENSE_DK, DENSE_DV, DK, DV,
     abreast, queries, keys, heads, group, cells, scale, qb, qh, qi, gb, gh, gi,
-    D: tl.constexpr, WIDTH: tl.constexpr, C: tl.constexpr, VALUE_WIDTH: tl.constexpr,
+    D: tl.constexpr, C: tl.constexpr, WIDTH: tl.constexpr,
     GROUPED: tl.constexpr, KEY_BLOCK: tl.constexpr, TOGETHER: tl.constexpr,
 ):  # fmt: skip
     """DK (key heads, keys, D) and DV (key heads, keys, C); a block of keys has `cells` cells (`entries_of`).
@@ -314,10 +307,9 @@ def listed_keys_backward(
     if (start < end) | (has_dense == 0):
         Q += b * qb + (key_head % groups) * group * qh
         G += b * gb + (key_head % groups) * group * gh
-        d, c = tl.arange(0, WIDTH), tl.arange(0, VALUE_WIDTH)
-        key = block * KEY_BLOCK + tl.arange(0, KEY_BLOCK)
+        c = tl.arange(0, WIDTH)
         dk = tl.zeros([KEY_BLOCK, WIDTH], tl.float32)
-        dv = tl.zeros([KEY_BLOCK, VALUE_WIDTH], tl.float32)
+        dv = tl.zeros([KEY_BLOCK, WIDTH], tl.float32)
         part = tl.arange(0, TOGETHER)
         for n in range(start, end, TOGETHER):
             exists = n + part < end
@@ -328,20 +320,16 @@ def listed_keys_backward(
                 h = place // KEY_BLOCK // queries
                 row -= h * queries
                 at_q, at_g = h * qh + row * qi, h * gh + row * gi
-            at_q, at_g = at_q[:, None] + d[None, :], at_g[:, None] + c[None, :]
-            q = tl.load(Q + at_q, mask=exists[:, None] & (d < D)[None, :], other=0.0)
-            g = tl.load(G + at_g, mask=exists[:, None] & (c < C)[None, :], other=0.0)
+            q = tl.load(Q + at_q[:, None] + c[None, :], mask=exists[:, None] & (c < D)[None, :], other=0.0)
+            g = tl.load(G + at_g[:, None] + c[None, :], mask=exists[:, None] & (c < C)[None, :], other=0.0)
             same = tl.arange(0, KEY_BLOCK)[:, None] == (place % KEY_BLOCK)[None, :]
             slope, p = _where_same(PAIRS, (n + part).to(tl.int64), exists, same)
             dk = tl.dot(slope, q, dk, input_precision=PRECISION)
             dv = tl.dot(p, g, dv, input_precision=PRECISION)
-        inside = key < keys
-        at_k = (key_head * keys + key)[:, None] * D + d[None, :]
-        at_v = (key_head * keys + key)[:, None] * C + c[None, :]
-        wanted_k = inside[:, None] & (d < D)[None, :]
-        wanted_v = inside[:, None] & (c < C)[None, :]
+        inside = block * KEY_BLOCK + tl.arange(0, KEY_BLOCK) < keys
+        first = key_head * keys + block * KEY_BLOCK
         if has_dense:
-            dk += tl.load(DENSE_DK + at_k, mask=wanted_k, other=0.0)
-            dv += tl.load(DENSE_DV + at_v, mask=wanted_v, other=0.0)
-        tl.store(DK + at_k, saturated(dk * scale, DK).to(DK.dtype.element_ty), mask=wanted_k)
-        tl.store(DV + at_v, saturated(dv, DV).to(DV.dtype.element_ty), mask=wanted_v)
+            dk += load_rows(DENSE_DK, D, first, inside, D, WIDTH)
+            dv += load_rows(DENSE_DV, C, first, inside, C, WIDTH)
+        store_rows(DK, first, saturated(dk * scale, DK), inside, D)
+        store_rows(DV, first, saturated(dv, DV), inside, C)

@@ -33,14 +33,11 @@ class Extras(NamedTuple):
     """Scale, mask and bias of the scores of one head of queries.
 
     Attributes:
-        b, h: the sequence, and the head in it.
         scale: factor of the products.
-        mask, bias: pointers, and the strides of sequences, heads, queries and keys.
+        mask, bias: pointers to those of the head, and the strides of queries and keys.
         has_mask, has_bias: whether the pointers are read.
     """
 
-    b: Any
-    h: Any
     scale: Any
     mask: Any
     mask_strides: Any
@@ -54,20 +51,20 @@ class Rows(NamedTuple):
     """A dense block: DENSE_ROWS queries of one head.
 
     Attributes:
+        first: the place of the first among the queries of all heads, int64.
         index: of each query.
         inside: whether there is such a query.
         ends: how many of the keys each may attend at most.
-        unmasked: `unmasked_keys`.
-        shifts: pointer, read where `has_shifts`.
-        at: the place of each row among the shifts.
+        unmasked: how many keys every row attends by scaled products alone.
+        shifts: pointer to that of the first row, read where `has_shifts`.
     """
 
+    first: Any
     index: Any
     inside: Any
     ends: Any
     unmasked: Any
     shifts: Any
-    at: Any
     has_shifts: tl.constexpr
 
 
@@ -85,6 +82,13 @@ def block_and_head(abreast):
     beside = tl.minimum(heads - first, abreast)
     turn -= first * blocks
     return turn // beside, (first + turn % beside).to(tl.int64)
+
+
+@triton.jit
+def last_block_and_head(abreast, heads):
+    """`block_and_head` from the last block on: with causal masks it takes longest; also the sequence, and its head."""
+    turn, head = block_and_head(abreast)
+    return tl.num_programs(0) - 1 - turn, head, head // heads, head % heads
 
 
 @triton.jit
@@ -112,18 +116,27 @@ def start_of(row, stride):
 
 
 @triton.jit
-def load_rows(X, strides, b, h, rows, inside, C: tl.constexpr, WIDTH: tl.constexpr):
-    """Rows of a tensor (B, H, rows, C), (R, WIDTH), with zeros outside of it; strides of all axes but the last."""
+def load_rows(X, stride, n, inside, C: tl.constexpr, WIDTH: tl.constexpr):
+    """Rows of a matrix with C columns from n on, (R, WIDTH), with zeros outside of it."""
     c = tl.arange(0, WIDTH)
-    at = b * strides[0] + h * strides[1] + rows.to(tl.int64)[:, None] * strides[2] + c[None, :]
-    return tl.load(X + at, mask=inside[:, None] & (c < C)[None, :], other=0.0)
+    at = tl.arange(0, inside.shape[0])[:, None] * stride + c[None, :]
+    return tl.load(X + start_of(n, stride) + at, mask=inside[:, None] & (c < C)[None, :], other=0.0)
 
 
 @triton.jit
-def load_columns(X, stride, n, at, count, C: tl.constexpr):
-    """The rows of a matrix (count, C) from n on as columns, (WIDTH, COLUMNS), zeros outside; `at` are their places."""
-    j, c = n + tl.arange(0, at.shape[1]), tl.arange(0, at.shape[0])
-    return tl.load(X + start_of(n, stride) + at, mask=(j < count)[None, :] & (c < C)[:, None], other=0.0)
+def store_rows(X, n, x, inside, C: tl.constexpr):
+    """Store x (R, WIDTH) in rows of a matrix (…, C), from n on."""
+    c = tl.arange(0, x.shape[1])
+    at = tl.arange(0, x.shape[0])[:, None] * C + c[None, :]
+    tl.store(X + start_of(n, C) + at, x.to(X.dtype.element_ty), mask=inside[:, None] & (c < C)[None, :])
+
+
+@triton.jit
+def load_columns(X, stride, n, count, C: tl.constexpr, WIDTH: tl.constexpr, COLUMNS: tl.constexpr):
+    """The rows of a matrix (count, C) from n on as columns, (WIDTH, COLUMNS), with zeros outside of it."""
+    column, c = tl.arange(0, COLUMNS), tl.arange(0, WIDTH)
+    at = column[None, :] * stride + c[:, None]
+    return tl.load(X + start_of(n, stride) + at, mask=(n + column < count)[None, :] & (c < C)[:, None], other=0.0)
 
 
 @triton.jit
@@ -170,33 +183,37 @@ def with_extras(z, row, j, allowed, scale, extras):
     `row` and j are int64 and broadcast to the products.
     """
     x = z * scale
-    b, h = extras.b, extras.h
     if extras.has_bias:
-        steps = extras.bias_strides
-        at = b * steps[0] + h * steps[1] + row * steps[2] + j * steps[3]
+        at = row * extras.bias_strides[0] + j * extras.bias_strides[1]
         x += tl.load(extras.bias + at, mask=allowed, other=0.0).to(tl.float32)
     if extras.has_mask:
-        steps = extras.mask_strides
-        at = b * steps[0] + h * steps[1] + row * steps[2] + j * steps[3]
+        at = row * extras.mask_strides[0] + j * extras.mask_strides[1]
         allowed = allowed & (tl.load(extras.mask + at, mask=allowed, other=0) != 0)
     return tl.where(allowed & ((x >= NOTHING) | (x != x)), x, NOTHING)
 
 
 @triton.jit
-def unmasked_keys(row, queries, key_count, diagonal, has_shifts, CAUSAL: tl.constexpr, HAS_EXTRAS: tl.constexpr):
-    """How many keys every row of the dense block that begins with this one attends by scaled products alone."""
-    if HAS_EXTRAS:
-        return 0
-    else:
-        is_whole = (row + DENSE_ROWS <= queries) & (has_shifts == 0)
-        return tl.where(is_whole, end_of(row, key_count, diagonal, CAUSAL), 0)
+def dense_rows(
+    head, block, queries, key_count, diagonal, extras, SHIFTS, is_shifted,
+    CAUSAL: tl.constexpr, HAS_SHIFTS: tl.constexpr,
+):  # fmt: skip
+    """The `Rows` of a block; where one `is_shifted`, no score is a scaled product alone."""
+    row = block * DENSE_ROWS
+    index, first = row + tl.arange(0, DENSE_ROWS), head * queries + row
+    unmasked = 0
+    if not (extras.has_mask or extras.has_bias):
+        is_whole = (row + DENSE_ROWS <= queries) & (is_shifted == 0)
+        unmasked = tl.where(is_whole, end_of(row, key_count, diagonal, CAUSAL), 0)
+    ends = end_of(index, key_count, diagonal, CAUSAL)
+    return Rows(first, index, index < queries, ends, unmasked, SHIFTS + first, HAS_SHIFTS)
 
 
 @triton.jit
 def dense_scores(q, k, n, rows, extras):
     """Scores (rows, keys) of queries (rows, d) and keys (d, keys), from the key n on; NOTHING where not allowed.
 
-    They are multiples of `unit_of_scores`, less the shift of their rows; where one is not 0, `rows.unmasked` must be.
+    They are multiples of the scale, or of 1 with a bias, less the shift of their rows; where one is not 0,
+    `rows.unmasked` must be.
     """
     z = tl.dot(q, k, input_precision=PRECISION)
     x = z * extras.scale if extras.has_bias else z
@@ -206,7 +223,8 @@ def dense_scores(q, k, n, rows, extras):
         row, wide = rows.index.to(tl.int64)[:, None], j.to(tl.int64)[None, :]
         x = with_extras(z, row, wide, allowed, extras.scale if extras.has_bias else 1.0, extras)
         if rows.has_shifts:
-            x -= tl.load(rows.shifts + rows.at, mask=rows.inside, other=0.0)[:, None]
+            shift = tl.load(rows.shifts + tl.arange(0, DENSE_ROWS), mask=rows.inside, other=0.0)
+            x -= shift[:, None]
     return x
 
 
@@ -216,15 +234,6 @@ def shift_of_rows(maximum, epsilon, unit):
     would lose digits that differences of scores have.
     """
     return tl.where(tl.abs(maximum * unit) * epsilon > _LARGE, maximum, 0.0)
-
-
-@triton.jit
-def unit_of_scores(scale, HAS_BIAS: tl.constexpr):
-    """The unit of `dense_scores`: the scale, or 1 where they are scaled already because a bias is added."""
-    if HAS_BIAS:
-        return 1.0
-    else:
-        return scale
 
 
 @triton.jit
@@ -249,29 +258,31 @@ def powers_of_line(x, slope, base, epsilon, K: tl.constexpr):
 
 
 @triton.jit
-def weights_of_scores(x, maximum, t, epsilon, unit, K: tl.constexpr, ROUGH: tl.constexpr):
-    """`relative_weights` of scores (rows, keys); in half precision, unless α may be next to one, by `powers_of_line`,
-    then with their roots.
-    """
+def state_of_weights(maximum, t, epsilon, unit, K: tl.constexpr, ROUGH: tl.constexpr):
+    """What `weights_of_scores` needs of each row: `line_of_roots` in half precision, unless α may be next to one."""
     if ROUGH and K != ANY_POWER:
-        slope, base = line_of_roots(maximum, t, epsilon, unit, K)
-        weight, escort, root = powers_of_line(x, slope, base, epsilon, K)
+        return line_of_roots(maximum, t, epsilon, unit, K)
     else:
-        weight, escort = relative_weights(_less(x, maximum, unit), t, epsilon, K, ROUGH)
-        root = weight
-    return weight, escort, root
+        return maximum, t
+
+
+@triton.jit
+def weights_of_scores(x, first, second, epsilon, unit, K: tl.constexpr, ROUGH: tl.constexpr):
+    """Weights, escorts and, by `powers_of_line`, roots of scores (rows, keys) in this unit, by `state_of_weights`."""
+    if ROUGH and K != ANY_POWER:
+        return powers_of_line(x, first, second, epsilon, K)
+    else:
+        y = tl.where(x <= NOTHING, NOTHING, tl.fma(x, unit, -first[:, None]))
+        weight, escort = relative_weights(y, second, epsilon, K, ROUGH)
+        return weight, escort, weight
 
 
 @triton.jit
 def probabilities(x, state, epsilon, unit, K: tl.constexpr, ROUGH: tl.constexpr):
-    """p and p^{2−α} of scores (rows, keys) from the state of the rows, and p^{α−1} where `powers_of_line` are used."""
-    first, second, factor, factor_escort = state
-    if ROUGH and K != ANY_POWER:
-        p, escort, u = powers_of_line(x, first, second, epsilon, K)
-    else:
-        weight, escort = relative_weights(_less(x, first, unit), second, epsilon, K, ROUGH)
-        p, escort = weight * factor[:, None], escort * factor_escort[:, None]
-        u = p
+    """p and p^{2−α} of scores (rows, keys) from `state_of_rows`, and p^{α−1} where `powers_of_line` are used."""
+    p, escort, u = weights_of_scores(x, state[0], state[1], epsilon, unit, K, ROUGH)
+    if not ROUGH or K == ANY_POWER:
+        p, escort = p * state[2][:, None], escort * state[3][:, None]
     return p, escort, u
 
 
@@ -279,21 +290,15 @@ def probabilities(x, state, epsilon, unit, K: tl.constexpr, ROUGH: tl.constexpr)
 def state_of_rows(maximum, t, total, epsilon, unit, K: tl.constexpr, ROUGH: tl.constexpr):
     """Four numbers for each row, from which `probabilities` follow; `total` is the sum of its weights.
 
-    Where `powers_of_line` are used the first two are the line of p^{α−1}. Elsewhere they are the maximum and t. The
-    others are the factors of weights and escorts: p = weight/total, p^{2−α} = escort/total^{2−α}.
+    The first two are `state_of_weights`; a line of roots becomes that of p^{α−1}. The others are the factors of weights
+    and escorts: p = weight/total, p^{2−α} = escort/total^{2−α}.
     """
     log_factor = -log(tl.where(total > 0.0, total, 1.0))
+    first, second = state_of_weights(maximum, t, epsilon, unit, K, ROUGH)
     if ROUGH and K != ANY_POWER:
         root = tl.exp(epsilon * log_factor)
-        slope, base = line_of_roots(maximum, t, epsilon, unit, K)
-        maximum, t = slope * root, base * root
-    return maximum, t, tl.exp(log_factor), tl.exp((1.0 - epsilon) * log_factor)
-
-
-@triton.jit
-def _less(x, maximum, unit):
-    """Scores less the maximum of their rows; NOTHING stays."""
-    return tl.where(x <= NOTHING, NOTHING, tl.fma(x, unit, -maximum[:, None]))
+        first, second = first * root, second * root
+    return first, second, tl.exp(log_factor), tl.exp((1.0 - epsilon) * log_factor)
 
 
 @triton.jit

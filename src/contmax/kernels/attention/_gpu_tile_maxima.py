@@ -19,11 +19,11 @@ from contmax.kernels.attention._gpu_scores import (
     LANES,
     PRECISION,
     Extras,
-    block_and_head,
     end_of,
     epsilon_of_heads,
     keys_of,
     larger,
+    last_block_and_head,
     load_columns,
     load_rows,
     start_of,
@@ -84,42 +84,27 @@ def _halved(first, second):
 
 
 @triton.jit
-def _take_block(
-    x, first, second, counts, n, MAXIMA, at, stored, COLUMNS: tl.constexpr, WIDE: tl.constexpr
-):  # fmt: skip
-    """Merge a block into the maxima of its tiles where it `counts`, and store maxima that are complete."""
-    if WIDE <= COLUMNS:
-        if counts:
-            first, second = _maxima_of_block(x, WIDE, WIDE)
-        else:
-            first = tl.full(first.shape, NOTHING, tl.float32)
-            second = tl.full(second.shape, NOTHING, tl.float32)
-        _store_maxima(first, second, MAXIMA + at + (n // WIDE) * (2 * LANES), stored)
-    else:
-        if counts:
-            first, second = _with_part(x, first, second, n, COLUMNS, WIDE)
-        if n % WIDE == 0:
-            _store_maxima(first, second, MAXIMA + at + (n // WIDE) * (2 * LANES), stored)
-            first = tl.full(first.shape, NOTHING, tl.float32)
-            second = tl.full(second.shape, NOTHING, tl.float32)
+def _take_block(x, first, second, counts, n, to, COLUMNS: tl.constexpr, WIDE: tl.constexpr):
+    """Merge a block into the maxima of its tiles where it `counts`, and store maxima that are complete.
+
+    `to` are the pointer to the maxima, the places of those of a group of tiles, and which of these exist.
+    """
+    MAXIMA, at, stored = to
+    if counts:
+        high, low = _maxima_of_block(x, WIDE if WIDE <= COLUMNS else COLUMNS, WIDE)
+        if WIDE > COLUMNS:
+            part = ((n // COLUMNS) % (WIDE // COLUMNS)) * (COLUMNS // 4)
+            high = (high.to(tl.int32, bitcast=True) | part).to(tl.float32, bitcast=True)
+            low = (low.to(tl.int32, bitcast=True) | part).to(tl.float32, bitcast=True)
+            high, low = _merged(first, second, high, low)
+        first, second = high, low
+    if WIDE <= COLUMNS or n % WIDE == 0:
+        # Both of a tile side by side, and neighbouring tiles.
+        pairs = tl.reshape(tl.join(first, second), [first.shape[0], first.shape[1] * LANES * 2])
+        tl.store(MAXIMA + at + (n // WIDE) * (2 * LANES), pairs, mask=stored)
+        first = tl.full(first.shape, NOTHING, tl.float32)
+        second = tl.full(second.shape, NOTHING, tl.float32)
     return first, second
-
-
-@triton.jit
-def _store_maxima(first, second, to, stored):
-    """Store maxima (R, groups, LANES): both of a tile side by side, and neighbouring tiles."""
-    pairs = tl.join(first, second)
-    tl.store(to, tl.reshape(pairs, [first.shape[0], first.shape[1] * LANES * 2]), mask=stored)
-
-
-@triton.jit
-def _with_part(x, first, second, n, COLUMNS: tl.constexpr, WIDE: tl.constexpr):
-    """The maxima of a tile of several blocks, merged with those of one block."""
-    high, low = _maxima_of_block(x, COLUMNS, WIDE)
-    part = ((n // COLUMNS) % (WIDE // COLUMNS)) * (COLUMNS // 4)
-    high = (high.to(tl.int32, bitcast=True) | part).to(tl.float32, bitcast=True)
-    low = (low.to(tl.int32, bitcast=True) | part).to(tl.float32, bitcast=True)
-    return _merged(first, second, high, low)
 
 
 @triton.jit
@@ -131,7 +116,7 @@ def _bound(best, reach):
 
 @triton.jit
 def _whole_blocks(
-    q, K, kj, high, low, first, second, best, bound, MAXIMA, at, stored,
+    q, K, kj, high, low, first, second, best, bound, to,
     SEARCHES: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, COLUMNS: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     """Blocks of keys that all queries may attend, from `high` down to `low`; returns maxima and the number of skipped.
@@ -153,7 +138,7 @@ def _whole_blocks(
             counts = tl.sum(tl.reshape(is_below.to(tl.int32), [is_below.numel]), 0) < is_below.numel
             skipped += tl.where(counts, 0, 1)
             best = larger(best, largest)
-        first, second = _take_block(x, first, second, counts, n, MAXIMA, at, stored, COLUMNS, WIDE)
+        first, second = _take_block(x, first, second, counts, n, to, COLUMNS, WIDE)
     return first, second, best, skipped
 
 
@@ -171,13 +156,11 @@ def tile_maxima(
     They are products, or scores where there is a bias. Without mask and bias they may be NOTHING where no key of a
     block has mass.
     """
-    turn, head = block_and_head(abreast)
-    block = tl.num_programs(0) - 1 - turn  # with causal masks the last blocks take longest
-    b, h = head // heads, head % heads
+    block, head, b, h = last_block_and_head(abreast, heads)
     rows = begin + block * ROWS + tl.arange(0, ROWS)
     inside = rows < last
-    q = load_rows(Q, (qb, qh, qi), b, h, rows, inside, D, WIDTH)
-    extras = Extras(b, h, scale, M, (mb, mh, mi, mj), HAS_MASK, B, (bb, bh, bi, bj), HAS_BIAS)
+    q = load_rows(Q + (b * qb + h * qh), qi, begin + block * ROWS, inside, D, WIDTH)
+    extras = Extras(scale, M + (b * mb + h * mh), (mi, mj), HAS_MASK, B + (b * bb + h * bh), (bi, bj), HAS_BIAS)
     K += b * kb + (h // group) * kh
     key_count = keys_of(LENGTHS, b, keys, HAS_LENGTHS)
     ends = end_of(rows, key_count, diagonal, CAUSAL)
@@ -192,34 +175,30 @@ def tile_maxima(
     at = tl.arange(0, ROWS)[:, None] * (tiles * 2) + tl.arange(0, STRIPS * 2)[None, :]
     first = tl.full([ROWS, GROUPS, LANES], NOTHING, tl.float32)
     second = tl.full([ROWS, GROUPS, LANES], NOTHING, tl.float32)
-    stored = tl.broadcast_to(inside[:, None], [ROWS, STRIPS * 2])
+    to = (MAXIMA, at, tl.broadcast_to(inside[:, None], [ROWS, STRIPS * 2]))
     best = tl.zeros([ROWS, LANES], tl.float32) + tl.where(inside, NOTHING, -NOTHING)[:, None]
     columns = tl.arange(0, COLUMNS)
-    at_key = columns[None, :] * kj + tl.arange(0, WIDTH)[:, None]
     for i in range((end - whole + COLUMNS - 1) // COLUMNS, 0, -1):
         n = whole + (i - 1) * COLUMNS
         j = n + columns
-        k = load_columns(K, kj, n, at_key, key_count, D)
+        k = load_columns(K, kj, n, key_count, D, WIDTH, COLUMNS)
         z = tl.dot(q, k, input_precision=PRECISION)
         allowed = inside[:, None] & (j[None, :] < ends[:, None])
         row, wide = rows.to(tl.int64)[:, None], j.to(tl.int64)[None, :]
         x = with_extras(z, row, wide, allowed, scale if HAS_BIAS else 1.0, extras)
         best = larger(best, _largest(x))
         counts = tl.full([], True, tl.int1)
-        first, second = _take_block(x, first, second, counts, n, MAXIMA, at, stored, COLUMNS, WIDE)
+        first, second = _take_block(x, first, second, counts, n, to, COLUMNS, WIDE)
     # A product that lies more than `reach` below another has no mass; the factor 1.02 leaves room for rounding.
     reach = 1.02 / (epsilon_of_heads(A, fixed_epsilon, h, PER_HEAD, ROWS) * scale)
     blocks = whole // COLUMNS
     rest = tl.maximum(blocks - tl.maximum(blocks // _SEARCHED_SHARE, _SEARCHED_FIRST), 0)
     first, second, best, skipped = _whole_blocks(
-        q, K, kj, blocks, rest, first, second, best, _bound(best, reach), MAXIMA, at, stored,
-        True, D, WIDTH, COLUMNS, WIDE,
+        q, K, kj, blocks, rest, first, second, best, _bound(best, reach), to, True, D, WIDTH, COLUMNS, WIDE
     )  # fmt: skip
     unsearched = tl.where(2 * skipped >= blocks - rest, 0, rest)
     bound = _bound(best, reach)
     first, second, _, _ = _whole_blocks(
-        q, K, kj, rest, unsearched, first, second, best, bound, MAXIMA, at, stored, True, D, WIDTH, COLUMNS, WIDE
+        q, K, kj, rest, unsearched, first, second, best, bound, to, True, D, WIDTH, COLUMNS, WIDE
     )  # fmt: skip
-    _whole_blocks(
-        q, K, kj, unsearched, 0, first, second, best, bound, MAXIMA, at, stored, False, D, WIDTH, COLUMNS, WIDE
-    )  # fmt: skip
+    _whole_blocks(q, K, kj, unsearched, 0, first, second, best, bound, to, False, D, WIDTH, COLUMNS, WIDE)

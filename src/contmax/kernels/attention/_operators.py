@@ -8,7 +8,6 @@ from torch import Tensor
 from contmax._operator import operator
 from contmax.kernels.attention._sizes import LIST_CAPACITY, most_keys_of_decoding, widest_head
 from contmax.kernels.attention._tensors import (
-    Attended,
     AttentionGradients,
     AttentionLists,
     AttentionOptions,
@@ -51,8 +50,8 @@ def _empty_gradients(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> A
 @operator("entmax_attention", like=empty_attended)
 def attention(
     query: Tensor, key: Tensor, value: Tensor, alpha: float | Tensor, options: AttentionOptions, needs_gradient: bool
-) -> Attended:
-    """Means of the values of queries (B, H, Q, d), keys (B, G, L, d), G dividing H, and values (B, G, L, c)."""
+) -> list[Tensor]:
+    """Means of the values, then `AttentionLists`; queries (B, H, Q, d), keys (B, G, L, d), values (B, G, L, c)."""
     from contmax.kernels.attention._gpu_attention import attend
 
     return attend(query, key, value, alpha, options, needs_gradient)
@@ -75,11 +74,7 @@ def attention_backward(
     return attend_backward(query, key, value, alpha, options, lists, cotangent, needs_alpha)
 
 
-def _empty_means(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> Tensor:
-    return query.new_empty((*query.shape[:3], value.shape[3]))
-
-
-@operator("entmax_decoding", like=_empty_means)
+@operator("entmax_decoding", like=lambda query, key, value, *_: query.new_empty((*query.shape[:3], value.shape[3])))
 def decoding(query: Tensor, key: Tensor, value: Tensor, alpha: float | Tensor, options: AttentionOptions) -> Tensor:
     """`attention` of few queries, without gradients; returns the means alone."""
     from contmax.kernels.attention._gpu_attention import decode

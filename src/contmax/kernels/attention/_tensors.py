@@ -16,7 +16,7 @@ class AttentionOptions(NamedTuple):
         mask: boolean, broadcastable to (B, H, Q, L), or None.
         bias: real, broadcastable to (B, H, Q, L), to be added to the scores; or one number for each distance
             (`is_by_distance`); or None.
-        lengths: keys of each sequence, (B,), or None.
+        lengths: keys of each sequence, (B, …) with further axes of size 1, or None.
         diagonal: query i meets keys up to i + diagonal; None if all.
         scale: factor of the scores, not negative.
     """
@@ -63,26 +63,6 @@ class AttentionLists(NamedTuple):
         return self.keys.shape[-1] == 0
 
 
-class Attended(NamedTuple):
-    """Means of the values, (B, H, Q, c), then the fields of `AttentionLists`."""
-
-    output: Tensor
-    keys: Tensor
-    weights: Tensor
-    counts: Tensor
-    starts: Tensor
-    dense: Tensor
-    marks: Tensor
-    states: Tensor
-    means: Tensor
-    shifts: Tensor
-
-    @property
-    def lists(self) -> AttentionLists:
-        """The tensors that the backward pass needs."""
-        return AttentionLists(*self[1:])
-
-
 class AttentionGradients(NamedTuple):
     """Gradients of query, key and value, and of α, (H,), float32; the last has shape (0,) where it is not needed."""
 
@@ -104,8 +84,8 @@ def is_by_distance(bias: Tensor, queries: int, keys: int) -> bool:
 
 def empty_attended(
     query: Tensor, key: Tensor, value: Tensor, alpha: float | Tensor, options: AttentionOptions, needs_gradient: bool
-) -> Attended:
-    """Memory for the results of `attention`; that of dense blocks is touched only where there are some."""
+) -> list[Tensor]:
+    """Memory for the means, (B, H, Q, c), and for `AttentionLists`; that of dense blocks is touched only if needed."""
     batch, heads, queries = query.shape[:3]
     rows, width = (batch * heads, queries), value.shape[-1]
     listed, capacity, shifted, blank = rows, LIST_CAPACITY, (0, 0), torch.zeros
@@ -113,7 +93,7 @@ def empty_attended(
         listed, capacity, shifted, blank = (0, 0), 0, rows, torch.empty  # every dense block writes its own
     real: dict[str, Any] = {"dtype": torch.float32, "device": query.device}
     whole: dict[str, Any] = {"dtype": torch.int32, "device": query.device}
-    return Attended(
+    return [
         query.new_empty((batch, heads, queries, width)),
         torch.empty((*listed, capacity), **whole),
         torch.empty((*listed, capacity), **real),
@@ -124,4 +104,4 @@ def empty_attended(
         torch.empty((*rows, 4 if needs_gradient else 0), **real),
         torch.empty((*rows, width if needs_gradient else 0), **real),
         torch.empty(shifted, **real),
-    )
+    ]
