@@ -192,7 +192,7 @@ class Formula(NamedTuple):
     slopes: Callable[..., tuple[Tensor, ...]] | None = None
 
 
-# r and its slopes, (*batch, 3 or 4, K), where a kernel has computed both already, or r alone.
+# Results of a kernel: r, and its slopes, (*batch, 3 or 4, K), or None.
 Known = tuple[Tensor, Tensor | None]
 
 FORMULAS: dict[str, Formula] = {}
@@ -276,7 +276,7 @@ class Expectation(torch.autograd.Function):
 def _gradients_of_slopes(
     cotangent: Tensor, slopes: Sequence[Tensor], needed: Sequence[bool]
 ) -> Sequence[Tensor | None]:
-    """The gradients of a formula on the line from its slopes ∂r/∂(μ, σ, σ_j, α), each (*batch, K)."""
+    """Gradients of (μ, σ, α, μ_j, σ_j) on the line from the slopes ∂r/∂(μ, σ, σ_j, α), each (*batch, K)."""
     by_loc, by_scale, by_width = slopes[:3]
     rows = (by_loc, by_scale, slopes[3] if needed[2] else None)
     columns = ((-by_loc, needed[3]), (by_width, needed[4]))

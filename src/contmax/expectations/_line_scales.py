@@ -1,9 +1,9 @@
-"""β-Gaussians of every α against Gaussian bases on the line, by the mean over the law of the scale.
+"""r = E_p[ψ] of β-Gaussians of every α against Gaussian bases on the line, by the mean over the law of the scale.
 
-In float64 inside: 12 to 32 nodes for float32 arguments, 40 to 80 for float64. On a CPU numba's kernel computes value
-and first derivatives in one pass, and torch.compile sees one operator: traced through, the law of the scale has
-hundreds of nodes, which take longer to compile than most models and run slower than the kernel. On a GPU Triton's
-kernels know every α. Torch is the reference, for all other tensors and for higher derivatives.
+The computation is in float64, with 12 to 32 nodes for float32 arguments and 40 to 80 for float64. On a CPU numba's
+kernel computes values and slopes in one pass, and torch.compile sees one operator: the law of the scale would add
+hundreds of operations to a graph, which compile longer than most models and run slower than the kernel. On a GPU
+Triton's kernels take every α. Other tensors, and higher derivatives, are computed by the torch reference.
 """
 
 from concurrent.futures import ThreadPoolExecutor
@@ -24,7 +24,7 @@ from contmax.expectations._scale_law import path_rule
 from contmax.expectations._scale_mean import mean_over_scales
 from contmax.kernels import means
 
-# A pair takes about 12 kB while gradients are computed.
+# A pair takes about 12 kB of memory while gradients are computed.
 _FEWEST_PAIRS = Fewest(on_cpu=2**12, elsewhere=2**15, saved=2**7)
 _FEWEST_PAIRS_OF_INDEX = _FEWEST_PAIRS._replace(saved=2**12)
 
@@ -51,14 +51,14 @@ def scale_mean_expectation(
 def _kernel_takes(
     loc: Tensor, scale: Tensor, index: Tensor | None, centre: Tensor, width: Tensor, number: float
 ) -> bool:
-    """Whether numba's kernel computes these means: α ≥ 1, which cannot be read in a trace, and not under torch.vmap."""
+    """Whether numba's kernel takes these arguments: α ≥ 1 (any tensor α in a trace), and no torch.vmap."""
     if is_compiling():
         return index is not None or number >= 1
     return is_eager_cpu(loc, scale, index, centre, width) and _has_no_heavy_tails(index, number)
 
 
 def _has_no_heavy_tails(index: Tensor | None, number: float) -> bool:
-    """α ≥ 1: heavy tails have a law of the scale of another kind, and NaN none."""
+    """Whether all α ≥ 1: for α < 1 the law of the scale lies on a half line, which the kernel lacks; NaN has no law."""
     if index is None:
         return number >= 1
     return index.numel() > 0 and float(index.detach().min()) >= 1
@@ -82,7 +82,7 @@ def line_scale_means(
         rule = path_rule(index is not None, loc.dtype == torch.float32)
         return _cpu_means.line_scale_means(loc, scale, number if index is None else index, centre, width, rule)
     # Inside an operator torch.autograd records nothing, and torch.func fails if a dispatch mode is on, such as torch's
-    # counter of operations. Both belong to the thread: a new one starts without them.
+    # counter of operations. Both states belong to the thread: a new thread starts without them.
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(_values_and_slopes, loc, scale, index, centre, width, number).result()
 
@@ -90,7 +90,7 @@ def line_scale_means(
 def _values_and_slopes(
     loc: Tensor, scale: Tensor, index: Tensor | None, centre: Tensor, width: Tensor, number: float
 ) -> tuple[Tensor, Tensor]:
-    """By torch. Every pair is a density and a basis of one function, so gradients of the sum are the slopes of each."""
+    """`line_scale_means` by torch: parameters are expanded to pairs, so gradients of Σ r are slopes of each pair."""
     shape = (*loc.shape, centre.shape[0])
     mu, sigma = (x.unsqueeze(-1).expand(shape).clone().requires_grad_() for x in (loc, scale))
     alpha = None if index is None else index.unsqueeze(-1).expand(shape).clone().requires_grad_()
@@ -104,7 +104,7 @@ def _values_and_slopes(
 def scale_mean_reference(
     loc: Tensor, scale: Tensor, index: Tensor | None, centre: Tensor, width: Tensor, number: float
 ) -> Tensor:
-    """r by torch, differentiable to every order; α is a tensor, or where that is None the number."""
+    """r by torch, differentiable to every order; α is `index`, or `number` if `index` is None."""
     alpha = number if index is None else index
     wide = BetaGaussian(loc.double(), scale.double(), alpha, validate_args=False)
     form, size = line_form(wide.variance[..., None], wide.loc[..., None] - centre.double(), width.double())

@@ -1,10 +1,10 @@
 """E_p[ψ] of β-Gaussians of any α ≥ 1 against Gaussian bases on the line, by the mean over the law of the scale.
 
-All of it is in float64: near α = 1 the phase is ν times a small number. The law needs the variance of a β-Gaussian,
-η = 1/ν and a normaliser, with their derivatives; the formulas are those of `contmax.densities._profile`,
-`contmax.numerics._gamma_ratio`, `contmax.expectations._scale_law` and `contmax.expectations._scale_mean`. Numbers of
-the density alone are computed once for its row. Functions that underflow on its support are skipped; the others run
-side by side in the blocks of `_cpu_scale_path`, where the line is a plane with c = g = 0.
+All arithmetic is in float64, because near α = 1 the phase is ν times a small number. The law needs the variance of a
+β-Gaussian, η = 1/ν and a normaliser, with their derivatives; `contmax.densities._profile`,
+`contmax.numerics._gamma_ratio`, `contmax.expectations._scale_law` and `contmax.expectations._scale_mean` have the
+formulas. Numbers of a density are computed once for its row. Functions that underflow on its support are skipped; the
+others fill the blocks of `_cpu_scale_path`, where the line is a plane with c = g = 0.
 """
 
 import math
@@ -15,11 +15,11 @@ from numba import njit
 from contmax.kernels.cpu._compiled import kernel
 from contmax.kernels.means import _cpu_scale_path as path
 
-# Beyond these a variance has no inverse, or no product with a width, that is a number.
+# Variances are clamped to this range, where inverses, and products with widths, are finite.
 _SMALLEST_VARIANCE, _LARGEST_VARIANCE = 1e-290, 1e290
-# Distances are clamped to this number of standard deviations, where every r is zero.
+# Distances are clamped to this number of standard deviations, where r is 0.
 _FARTHEST = 1e12
-# A function counts as at least 1e-12 times as wide as the density: at its edge narrower ones would lose all digits.
+# σ_j²/(V + σ_j²) is at least this: functions below 1e-12 of the density's width would lose all digits at its edge.
 _LEAST = 1e-24
 _TWO_PI, _HALF_LOG_2PI = 2 * math.pi, 0.5 * math.log(2 * math.pi)
 # As in `contmax.expectations._scale_mean`.
@@ -34,7 +34,7 @@ _STIRLING_FROM = 10.0
 
 @njit(error_model="numpy")
 def _gamma_ratio(gap):  # type: ignore[no-untyped-def]
-    """G₁(ε) and its derivative."""
+    """G₁(ε) of `contmax.numerics._gamma_ratio`, and its derivative."""
     sign = -1.0 if gap < 0 else 1.0
     size = sign * gap
     offset = _SHIFT + 0.75 * sign
@@ -93,7 +93,7 @@ def _stirling(order):  # type: ignore[no-untyped-def]
 
 @njit(error_model="numpy")
 def _circle_nodes(eta):  # type: ignore[no-untyped-def]
-    """For `integrate`: nodes about s = 1, their weights and the derivatives of these in η, from E[(s − 1)ᵐ]."""
+    """For `integrate`: nodes on a circle about s = 1, weights from E[(s − 1)ᵐ], and derivatives of weights in η."""
     moments, slopes, nodes = np.zeros(_MOMENTS + 1), np.zeros(_MOMENTS + 1), np.zeros((_CIRCLE, 6))
     moments[0], moments[1], slopes[1] = 1.0, -eta, -1.0
     for m in range(1, _MOMENTS):
@@ -115,7 +115,7 @@ def _circle_nodes(eta):  # type: ignore[no-untyped-def]
 
 @njit(error_model="numpy")
 def _alive(mu, reach, centre, width, live):  # type: ignore[no-untyped-def]
-    """The functions that do not underflow on the whole support, [μ ± reach]; returns their number."""
+    """Write to `live` the functions that do not underflow on the whole support, [μ ± reach]; return their number."""
     farthest = 13.2 if centre.itemsize == 4 else 37.4
     count = 0
     for j in range(centre.shape[0]):
@@ -131,7 +131,7 @@ def _bounded(slope, largest):  # type: ignore[no-untyped-def]
 
 @kernel(error_model="numpy")
 def line_scale_rows(r, by, loc, scale, alpha, centre, width, rule, start, stop):  # type: ignore[no-untyped-def]
-    """r and by = ∂r/∂(μ, σ, σ_j, α) of densities start…stop.
+    """Write r and by = ∂r/∂(μ, σ, σ_j, α) of densities start…stop.
 
     Args:
         r: (B, K).
@@ -148,7 +148,7 @@ def line_scale_rows(r, by, loc, scale, alpha, centre, width, rule, start, stop):
     block = path.of(np.float64, 128, 32)
     w, live = np.empty(path.ROWS * block), np.empty(centre.shape[0] + 1, np.int64)
     on_path = path.path_nodes(rule, np.float64)
-    # Bounds slopes, so that sums over many functions stay finite: infinities of both signs would make them NaN.
+    # Slopes are clamped to it: infinite slopes of both signs would make their sum over functions NaN.
     largest = 1e33 if centre.itemsize == 4 else 1e303
     for row in range(start, stop):
         mu, sigma = np.float64(loc[row]), np.float64(scale[row])
@@ -158,7 +158,7 @@ def line_scale_rows(r, by, loc, scale, alpha, centre, width, rule, start, stop):
         if not known:
             continue
         variance, by_sigma, by_gap, eta, eta_slope = _scale_of_row(sigma, gap)
-        # On the circle about s = 1 the derivative in η is in the weights; on a path ∂/∂η = −ν² ∂/∂ν.
+        # On the circle about s = 1 the weights have derivatives in η; on a path ∂/∂η = −ν² ∂/∂ν.
         order, factor, law_slope, factor_slope, nodes = 0.0, 1.0, 1.0, 0.0, on_path
         if abs(eta) < NEAR_ONE:
             nodes = _circle_nodes(eta)

@@ -59,7 +59,7 @@ def line_scale_means(
     """E_p[ψ] of β-Gaussians of any α ≥ 1 on the line and its derivatives.
 
     Args:
-        loc: μ, (*batch), float32 or float64 as all others.
+        loc: μ, (*batch), float32 or float64, the dtype of all tensors but α.
         scale: σ, (*batch).
         alpha: α, a number or a tensor (*batch).
         centre: μ_j, (K,).
@@ -88,7 +88,7 @@ def plane_scale_means(form: Sequence[Tensor], order: float, rule: Sequence[float
         rule: the path: nodes, end, stretch, lean and curvature of a :class:`contmax.numerics.Hyperbola`.
 
     Returns:
-        The mean and its slope in each of the five.
+        The mean, then its slopes in a, b, c, n, g.
     """
     numbers = torch.stack(tuple(form))
     out = numbers.new_empty(6, *numbers.shape[1:])

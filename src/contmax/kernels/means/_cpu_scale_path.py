@@ -15,7 +15,7 @@ from contmax.kernels.cpu import _elementary as fast
 from contmax.kernels.cpu._compiled import kernel
 from contmax.kernels.cpu._lanes import wide_vectors
 
-# The rows of a block: a, b, c, n, g of the form; the path; the value and its slopes in the form and in the law.
+# The rows of a block: a, b, c, n, g; the path; the value, and its slopes in a, b, c, n, g and in ν (or η, on a circle).
 A, B, C, N, G, VERTEX, SIZE, BEND, VALUE, BY_A, BY_B, BY_C, BY_N, BY_G, BY_LAW, ROWS = range(16)
 _NEWTON_STEPS = 3
 # arctan x = x + x³ P(x²) for |x| ≤ tan π/8, to 6e-17; sin x = x + x³ S(x²), cos x = 1 − x²/2 + x⁴ C(x²) to π/4.
@@ -173,7 +173,7 @@ def _add_node(w, order, node):  # type: ignore[no-untyped-def]
 
 @njit(error_model="numpy")
 def path_nodes(rule, f):  # type: ignore[no-untyped-def]
-    """For `integrate`: sinh and cosh along the path, and the factors of the size and the bend in the weights."""
+    """For `integrate`: at each node sinh and cosh of u, and the factors by which size and bend enter the weight."""
     step = rule[1] / rule[0]
     nodes = np.zeros((int(rule[0]), 6), f)
     for q in range(nodes.shape[0]):
@@ -184,9 +184,9 @@ def path_nodes(rule, f):  # type: ignore[no-untyped-def]
 
 @njit(error_model="numpy")
 def integrate(w, order, rule, nodes):  # type: ignore[no-untyped-def]
-    """The sums of a block, where slopes lack the factor −½; ν = 0 stands for nodes that are the same for all pairs.
+    """Write the value and slopes of a block; slopes in a, b, c, n, g lack the factor −½.
 
-    Those are (sin, 1 − cos, weight, derivative of the weight) of a circle about s = 1.
+    If `order` is 0, `nodes` lie on a circle about s = 1: Im s, 2 − Re s, weight and its derivative, for all pairs.
     """
     f = w.dtype.type
     block = of(f, 128, 32)
