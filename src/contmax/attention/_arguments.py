@@ -204,7 +204,7 @@ def _checked_heads(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) 
 
 
 def _broadcasts(x: Tensor, shape: tuple[int, ...]) -> bool:
-    """Whether x broadcasts to a shape. Sizes of a traced program may be equal and yet not be found in a tuple."""
+    """Whether x broadcasts to a shape. In a traced program `n in (1, size)` may be False although n == size."""
     return x.dim() <= len(shape) and all(
         n == 1 or n == size for n, size in zip(reversed(x.shape), reversed(shape), strict=False)
     )

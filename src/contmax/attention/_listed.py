@@ -47,7 +47,7 @@ def listed_gradients(
 
 
 def _block_means(block: Inputs) -> tuple[Tensor, Tensor, Tensor]:
-    """Means of the values, and the lists of a block, empty where they are too long."""
+    """Means of values; keys and weights of the lists, empty if one is too long."""
     key, value = (repeated_heads(x, block.query.shape[-3]) for x in (block.key, block.value))
     with without_autocast(block.query):
         scores = (block.query * block.scale) @ key.mT

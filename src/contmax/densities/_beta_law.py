@@ -145,7 +145,7 @@ def _mixed(alpha: Tensor, dim: int, shape: torch.Size, like: Tensor) -> Tensor:
 
 
 def _moving(radius: Tensor, gap: Tensor, dim: int) -> Tensor:
-    """The factor 1 with the derivative ∂ln r/∂α, where the ball of radius r holds a fixed share of the law.
+    """The number 1 with derivative ∂ln r/∂α: r moves with α so that the ball of radius r keeps its mass.
 
     A derivative through the gamma variable would be right on average, but its variance grows without bound as α → 1.
     """

@@ -145,7 +145,7 @@ def given_region(other: object) -> Region | None:
     if not isinstance(low, Tensor) or not isinstance(high, Tensor):
         return None
     low, high = torch.broadcast_tensors(low.double(), high.double())
-    # The corners of a Box domain have no batch: their only dimension runs over coordinates.
+    # Domains have no batch, so a domain whose `low` has a dimension is a Box.
     if low.dim() and (event_dims or not isinstance(other, Distribution)):
         return BoxRegion(0.5 * (low + high), 0.5 * (high - low))
     return Intervals(low.unsqueeze(-1), high.unsqueeze(-1))

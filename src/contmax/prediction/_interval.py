@@ -186,7 +186,7 @@ class IntervalPrediction(LinePrediction):
         return torch.where((probability >= 0) & (probability <= 1), points, torch.nan)
 
     def _rough_quantile(self, probability: Tensor) -> Tensor:
-        """Quantiles with an error of about 1e-9 cells, without gradient."""
+        """Quantiles to about 1e-9 of a cell's length, without gradient."""
         points = self._at(*locate_quantile(self._parts, probability.clamp(0, 1))).detach()
         return torch.where(self._masses.detach().sum(-1) > 0, points, torch.nan)
 

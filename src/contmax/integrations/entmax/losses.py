@@ -115,8 +115,8 @@ def _entmax_losses(X: Tensor, target: Tensor, alpha: float | Tensor, ignore_inde
 def _normmax_losses(X: Tensor, target: Tensor, alpha: float | Tensor, ignore_index: int = -100) -> Tensor:
     """max_p (⟨x, p⟩ − ‖p‖_α) + ‖y‖_α − ⟨x, y⟩ ≥ 0; +inf with a finite gradient where y has mass on a −inf score.
 
-    ⟨x, p⟩ = τ + ‖p‖_α at the optimum, so the maximum is τ. With κ = α/(α − 1) and w of `_normmax_powers`, x_max − τ =
-    w_max^{1/κ} ≤ 1. The loss is then a sum of small terms: (1 − w_max^{1/κ}) + ⟨x_max − x, y⟩ − (1 − ‖y‖_α).
+    On its support the optimal p has x − τ = (p/‖p‖_α)^{α−1} = w^{1/κ}, κ = α/(α − 1), so the maximum is τ. The loss
+    is a sum of small terms, (1 − w_max^{1/κ}) + ⟨x_max − x, y⟩ − (1 − ‖y‖_α), w from `_normmax_powers`.
     """
     x = checked_scores(X, -1, "normmax_bisect_loss")
     nothing = (x == -torch.inf).all(-1, keepdim=True)

@@ -210,7 +210,7 @@ def loss_gradient(
             x = tl.load(X + at + columns, mask=allowed, other=-float("inf")).to(tl.float32)
             residual += tl.sum(probabilities(x[None, :], top, t, inverse, epsilon, K), 0)
             if NEEDS_TARGET:
-                # A target > 0 on a score of −inf makes the loss +inf at any other scores, so ⟨z, q⟩ gets no slope.
+                # If a target > 0 has score −inf, other scores cannot change the loss +inf: omit ∂⟨z, q⟩/∂q = z.
                 score = tl.where((scale > 0.0) & (x > -float("inf")), x - top, 0.0)
                 slope = tl.sum(slope_of_negentropy(target[None, :], scale, smoothing, epsilon, K), 0) - score
                 tl.store(DY + here, saturated(tl.where(wanted, g * tl.abs(scale) * slope, 0.0), DY), mask=inside)

@@ -21,7 +21,7 @@ from contmax.kernels.losses._operators import LinearLoss, Supports
 from contmax.kernels.rows._gpu_row_loss import probabilities
 from contmax.kernels.rows._gpu_rows import saturated
 
-# Classes and channels per program, and pipeline stages of its loop, which loads tokens, then their hidden vectors.
+# Classes and channels per program, and pipeline stages: loads of hidden vectors wait for loads of token indices.
 _CLASSES, _CHANNELS, _STAGES = 128, 128, 6
 # The number of blocks of classes: residuals of long tokens are in memory for one block at a time.
 _BLOCKS_OF_CLASSES = 32

@@ -144,7 +144,7 @@ def values_and_slopes(sums, size, inverse_width, inverse_a, narrow, unit, power)
 
 @triton.jit
 def window_sums(z, dz, left, right, span, rule, K: tl.constexpr, PAIRS: tl.constexpr):
-    """The sums of `add_node` over the nodes of a window, with place = 2y."""
+    """Sums of `add_node`, called with place = 2y, over a window's nodes."""
     sums = no_sums(z)
     for n in tl.static_range(PAIRS):
         for mirrored in tl.static_range(2):

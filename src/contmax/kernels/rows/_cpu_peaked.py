@@ -1,10 +1,10 @@
 r"""Delicate rows, whose gradient depends on the last digits of small probabilities: they are solved again in float64.
 
 If one score has most of the mass, the gradient is as small as the other probabilities, and has their relative error.
-And for 3/2 < α < 2 it depends on p^{2−α}, which is steep where p is small. For v = x − max x, ε = α − 1 and the
-normaliser A, p = [1 + ε(v − A)]₊^{1/ε} = [ε(d − A)]₊^{1/ε} with d = v + 1/ε, where digits cancel near the threshold. To
-lose none, d is computed by error-free sums, and the unknown is A, not the threshold A − 1/ε. If m scores share the
-maximum, they have the mass m(1 − q), q = −expm1(log1p(−εA)/ε). With the mass S of all other scores A solves
+For 3/2 < α < 2 the gradient depends on p^{2−α}, which is steep where p is small. For v = x − max x, ε = α − 1,
+d = v + 1/ε and the normaliser A, p = [1 + ε(v − A)]₊^{1/ε} = [ε(d − A)]₊^{1/ε}. Near the threshold v and 1/ε cancel,
+so d is computed by error-free sums. The unknown is A, since the threshold A − 1/ε loses digits of a small A. Each of
+m largest scores has probability 1 − q, q = −expm1(log1p(−εA)/ε). With the mass S of all other scores A solves
 
     S(A) + (m − 1) − m q(A) = 0.
 

@@ -78,15 +78,15 @@ def begin(x, r, epsilon, flat, scores, j, row):  # type: ignore[no-untyped-def]
 
 @njit(error_model="numpy")
 def bound(flat, eps, row):  # type: ignore[no-untyped-def]
-    r"""Start a row of order 0 from a lower bound of A; no score up to row.lowest carries mass.
+    r"""Start a row with k ≠ 1, 2, 3, 4 from a lower bound of A; no score up to row.lowest carries mass.
 
-    `begin` evaluated S = Σ uᵐ and T = Σ s at some a for the next larger α = 1 + 1/m, m ≤ 4. At that α the bound would
-    be a step of Newton's method. In general, with u = [1 + (v − a)/m]₊, s = u^{m−1} and k = 1/ε ≥ m,
+    `begin` chose the largest integer m ≤ 4 with m ≤ k = 1/ε. At some a it evaluated S = Σ uᵐ and T = Σ s, where
+    u = [1 + (v − a)/m]₊ and s = u^{m−1}. The inequalities of Hölder and Lyapunov give
 
-        (Σ p)^ε = ‖[1 + ε(v − A)]₊‖_k ≥ Σ s (1 + ε(v − A)) / ‖s‖_{k/(k−1)},    ‖s‖_{k/(k−1)} ≤ S^{(m−1)ε} T^{1−mε}
+        (Σ p)^ε = ‖[1 + ε(v − A)]₊‖_k ≥ Σ s (1 + ε(v − A)) / ‖s‖_{k/(k−1)},    ‖s‖_{k/(k−1)} ≤ S^{(m−1)ε} T^{1−mε}.
 
-    by Hölder and Lyapunov. So Σ p ≥ 1 where the right side is 1: at A = ⟨s, v⟩/T + (1 − N^{−ε})/ε, N = Tᵐ/S^{m−1},
-    as if there were N scores that all equal ⟨s, v⟩/T. For α ≤ 1 the bound is Jensen's, and all scores carry mass.
+    So Σ p ≥ 1 at A = ⟨s, v⟩/T + (1 − N^{−ε})/ε, N = Tᵐ/S^{m−1}. This bound is exact for N scores that all equal
+    ⟨s, v⟩/T, and equals a Newton step if k = m. For α ≤ 1 the bound is Jensen's, and all scores carry mass.
     """
     row.tolerance, row.lowest = np.inf, -np.inf
     if row.order > 0 or not row.top > -np.inf:
