@@ -1,6 +1,6 @@
 """Device functions that the attention kernels share: scores of blocks of queries and keys, and weights of scores.
 
-`rows._gpu_solve` defines ε, k, A, t, roots, escorts, K (here also POWER) and ROUGH. A weight is the k-th power of a
+`rows._gpu_solve` defines ε, k, A, t, roots, escorts, K (POWER in kernels) and ROUGH. A weight is the k-th power of a
 root, a *line* (an affine function) of the score. Without a bias kernels do not scale the products ⟨q, k⟩: scores are
 multiples of `unit`, the scale; with a bias `unit` is 1. In shapes, `heads` are B·H and `key heads` B·G.
 """

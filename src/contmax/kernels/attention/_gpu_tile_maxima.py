@@ -32,8 +32,8 @@ from contmax.kernels.attention._gpu_scores import (
 from contmax.kernels.gpu._instructions import marked
 from contmax.kernels.rows._gpu_solve import NOTHING
 
-# A program tests the last 1/_SEARCHED_SHARE of its blocks of keys, at least _SEARCHED_FIRST, for blocks to skip. Only if
-# it skips half of these, it tests the rest.
+# A program tests the last 1/_SEARCHED_SHARE of its blocks of keys, at least _SEARCHED_FIRST, for blocks to skip. If it
+# skips half of these, it tests the rest too.
 _SEARCHED_SHARE = tl.constexpr(8)
 _SEARCHED_FIRST = tl.constexpr(2)
 
@@ -119,9 +119,9 @@ def _whole_blocks(
     q, K, kj, high, low, first, second, best, bound, to,
     SEARCHES: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, COLUMNS: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """Take the blocks of keys high − 1, …, low, which all queries may attend; returns first, second, best and `skipped`.
+    """Take the blocks of keys high − 1, …, low, which all queries may attend; return first, second, best and skipped.
 
-    With SEARCHES, blocks without a product above `bound` are skipped; `skipped` is their number.
+    With SEARCHES, blocks without a product above `bound` are skipped, and `skipped` counts them.
     """
     d = tl.arange(0, WIDTH)
     at_key = tl.arange(0, COLUMNS)[None, :] * kj + d[:, None]
