@@ -82,7 +82,7 @@ def attend_backward(
         cells = torch.zeros(cells_shape, dtype=torch.int32, device=g.device)
         ranks = torch.empty(lists.keys.shape, dtype=torch.int16, device=g.device)
         rank(lists.keys, lists.counts, lists.dense, ranks, cells)
-        # Offsets of entries that are sorted by block of keys, then by block of rows.
+        # Offsets of the cells of `_gpu_listed`, which are sorted by block of keys, then by block of rows.
         offsets = cells.transpose(1, 2).reshape(-1).cumsum(0, dtype=torch.int32)
         del cells
         slopes, places = torch.empty_like(lists.weights), torch.empty_like(lists.keys)

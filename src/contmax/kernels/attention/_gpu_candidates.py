@@ -271,7 +271,7 @@ def _score_again(
 
 @triton.jit
 def _appended(to_keys, to_scores, found, j, y, has_mass, order, CAPACITY: tl.constexpr):
-    """Append keys j (n,) and scores y where `has_mass`, (R, n), to lists of `found` entries, (R,); returns new counts."""
+    """Append keys j (n,) and scores y where `has_mass`, (R, n), to lists of `found` entries, (R,); returns counts."""
     # A product with the triangular matrix `order` is a cumulative sum in the layout of the scores.
     slot = found[:, None] + tl.dot(has_mass.to(tl.float16), order).to(tl.int32) - 1
     slot = tl.minimum(slot, CAPACITY - 1)  # overflowing lists are never read

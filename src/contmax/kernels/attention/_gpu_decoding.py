@@ -120,7 +120,7 @@ def score_keys(
 
 @triton.jit
 def _upper_bound(normaliser, epsilon, size, K: tl.constexpr):
-    """Scores up to this bound have no mass, (1,); scores are less the maximum, `normaliser` is a lower bound.
+    """The upper bound of scores without mass, less the maximum, (1,), from a lower bound of the normaliser.
 
     `size` is the magnitude of the scores, to which their rounding errors are proportional.
     """
@@ -164,7 +164,7 @@ def _list_candidates(
 ):  # fmt: skip
     """List keys whose scores less the maximum are above `below`, with these differences; returns their number.
 
-    `memory` are pointers to both lists. Only `is_live` tiles are read. Beyond CANDIDATES lists are incomplete.
+    `memory` are pointers to both lists. Only `is_live` tiles are read. More than CANDIDATES: lists are incomplete.
     """
     KEYS, LISTED = memory
     TILE: tl.constexpr = COLUMNS // LANES
@@ -302,7 +302,7 @@ def average_values(
         maximum = tl.load(STATES + block.row * 2, mask=is_dense, other=0.0)
         epsilon = tl.where(is_dense, epsilon_of_heads(A, fixed_epsilon, block.h, PER_HEAD, ROWS), 0.5)
         largest, _escort = relative_weights(tl.zeros([ROWS, 1], tl.float32), t, epsilon, ORDER, ROUGH)
-        TOGETHER: tl.constexpr = COLUMNS // 2  # fewer keys: values pass through registers
+        TOGETHER: tl.constexpr = COLUMNS // 2  # half a block: values pass through registers
         c, place = tl.arange(0, VALUE_WIDTH), tl.arange(0, TOGETHER)
         V += block.b * vb + block.g * vh
         at_value = place[:, None] * vj + c[None, :]

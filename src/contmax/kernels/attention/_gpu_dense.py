@@ -65,8 +65,8 @@ def _first_bounds(
 ):  # fmt: skip
     """Without lists: the maximum of each row, NaN if a score is not finite, and a lower bound of the normaliser, (R,).
 
-    Scores are multiples of `unit`. The bound is the normaliser of COLUMNS of the scores: of the largest score among the
-    keys at each position in a block.
+    Scores are multiples of `unit`. The bound is the normaliser of COLUMNS of the scores: for each column of a
+    block of keys, the largest score over all blocks.
     """
     largest = tl.full([DENSE_ROWS, COLUMNS], NOTHING, tl.float32)
     for n in range(0, end, COLUMNS):

@@ -29,9 +29,9 @@ _LISTED_TOGETHER, _THREADS_OF_A_ROW, _MANY_MAXIMA = 16, 8, 256
 _LONG_TILE = 512
 # The most keys in undecided tiles of a row: L/_UNDECIDED_SHARE, or _FEW_UNDECIDED if that is more.
 _UNDECIDED_SHARE, _FEW_UNDECIDED = 16, 256
-# Decoding: the most candidates per row, scores per load of a row with more, and tiles or keys per load.
+# Decoding: the most candidates per row, scores per load of rows with more, and tiles or keys per load.
 _CANDIDATES, _CHUNK, _TOGETHER = 1024, 4096, 32
-# `solve_rows` has eight warps for every this many tiles of a row, so that a thread holds at most 16 maxima.
+# `solve_rows` takes eight warps per _MANY_TILES tiles of a row, or part of these: a thread holds up to 16 maxima.
 _MANY_TILES = 4096
 
 
@@ -247,7 +247,7 @@ def _launch(
     contracts: bool = False,
     **own: Any,
 ) -> ReadyLaunch:
-    """A launch for calls of a kind, which adds the tensors of a call.
+    """The launch of a kernel for all calls of a kind; each call adds its tensors.
 
     Args:
         kind: gives most arguments of the kernel (`AttentionKind.arguments`).

@@ -57,7 +57,7 @@ def _solved(lists, rows, K: tl.constexpr, ROUGH: tl.constexpr, WIDE: tl.constexp
     exists = slot[None, :] < count[:, None]
     y = tl.load(WEIGHTS + at, mask=exists, other=NOTHING)
     key = tl.load(KEYS + at, mask=exists, other=0)
-    # Subtract the maximum of the list: after rounding it may not be 0, the maximum of the row.
+    # Listed scores are less the row's maximum, but after rounding their maximum may not be 0: subtract it too.
     maximum = tl.where(count > 0, tl.max(y, 1), 0.0)
     y = tl.where(exists, y - maximum[:, None], NOTHING)
     normaliser = tl.maximum(normaliser - maximum, 0.0)
@@ -251,7 +251,7 @@ def _places(KEYS, ends, total, n, CAPACITY: tl.constexpr, KEY_BLOCK: tl.constexp
 
 @triton.jit
 def _rank(to, cells, block, exists, slot):
-    """Rank each thread's entry within its block of keys, and add entries to the cell counts."""
+    """Rank each thread's entry within its cell, and add the entries to the counts in `cells`."""
     block = tl.where(exists, block, -1 - slot)  # a number that no other thread has
     earlier, all_ = earlier_and_all(block)
     before = tl.load(cells + block, mask=exists, other=0)

@@ -102,7 +102,7 @@ def keys_of(LENGTHS, b, keys, HAS_LENGTHS: tl.constexpr):
 
 @triton.jit
 def end_of(row, key_count, diagonal, CAUSAL: tl.constexpr):
-    """The end of the keys that a row may attend: by lengths and causality, only keys before it are allowed."""
+    """The end of the keys that a row may attend: lengths and causality forbid all keys from it on."""
     if CAUSAL:
         return tl.minimum(tl.maximum(row + 1 + diagonal, 0), key_count)
     else:

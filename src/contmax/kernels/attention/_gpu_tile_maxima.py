@@ -8,7 +8,7 @@ scores of float32 again.
 
 Keys are read from the last to the first, because keys near a query often have the largest scores. A block of keys is
 skipped if each of its scores is more than 1/(α − 1) below a score that its row has already seen: it has no mass. (In
-other blocks the place makes NaN of a product of −∞, and the row becomes NaN.)
+other blocks writing the place turns a product of −∞ into NaN, and the row becomes NaN.)
 """
 
 import triton

@@ -57,19 +57,19 @@ class Tuning:
     Attributes:
         most_tiles: the most tiles per row; it limits the memory of tile maxima.
         bytes_of_maxima: the most bytes of tile maxima; inputs that need more are listed by blocks of queries.
-        abreast: the number of heads whose programs start in turn (`block_and_head`).
+        abreast: the number of heads whose programs start interleaved (`block_and_head`).
         maxima_abreast: `abreast` of `tile_maxima`.
-        rows, columns, warps, stages, registers: `tile_maxima`: queries per program, keys per block, options; float32,
-            a mask or a bias lifts the limit of registers.
+        rows, columns, warps, stages, registers: of `tile_maxima`: queries per program, keys per block, options;
+            float32, a mask or a bias lifts the limit of registers.
         tile_stages: stages of `tile_maxima` where a block of keys is exactly four tiles.
-        list_warps, list_registers: `list_keys`.
+        list_warps, list_registers: of `list_keys`.
         many_registers: registers of `list_keys` where rows have many tiles, which more threads share.
-        undecided_stages, undecided_registers: `list_undecided`.
-        listed_rows, listed_registers: `attend_listed`; its longest lists need more registers, but are rare.
-        gradient_rows, gradient_registers: `listed_queries_backward`.
-        together, key_warps, key_stages: `listed_keys_backward`: entries per product, options.
-        dense_columns, dense_warps, dense_stages: kernels for dense blocks: keys per block, options.
-        dense_registers: `solve_dense` and `dense_queries_backward`.
+        undecided_stages, undecided_registers: of `list_undecided`.
+        listed_rows, listed_registers: of `attend_listed`; its longest lists need more registers, but are rare.
+        gradient_rows, gradient_registers: of `listed_queries_backward`; `…_rows` are rows per program.
+        together, key_warps, key_stages: of `listed_keys_backward`: entries per product, options.
+        dense_columns, dense_warps, dense_stages: of kernels for dense blocks: keys per block, options.
+        dense_registers: of `solve_dense` and `dense_queries_backward`.
     """
 
     most_tiles: int = 512

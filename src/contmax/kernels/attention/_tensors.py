@@ -14,8 +14,7 @@ class AttentionOptions(NamedTuple):
 
     Attributes:
         mask: boolean, broadcastable to (B, H, Q, L), or None.
-        bias: real, broadcastable to (B, H, Q, L), added to the scores; or one number per distance j − i
-            (`is_by_distance`); or None.
+        bias: added to the scores: broadcastable to (B, H, Q, L), one number per distance (`is_by_distance`), or None.
         lengths: the number of keys of each sequence, (B, 1, …), or None.
         diagonal: query i may attend keys j ≤ i + diagonal only; None without a causal mask.
         scale: factor of the products ⟨q, k⟩, not negative.
@@ -74,9 +73,9 @@ class AttentionGradients(NamedTuple):
 
 
 def is_by_distance(bias: Tensor, queries: int, keys: int) -> bool:
-    """Whether a bias has one number per distance: (…, 1, Q + L − 1), with the number for (i, j) at j − i + Q − 1.
+    """Whether a bias has one number per distance: (…, 1, Q + L − 1), query i and key j at index j − i + Q − 1.
 
-    i is the query and j the key. With one query such a bias also has one number per key, which is its usual form.
+    With one query such a bias also has one number per key, and counts as a bias in the usual form.
     """
     if queries <= 1 or bias.dim() == 0 or bias.shape[-1] != queries + keys - 1:
         return False
