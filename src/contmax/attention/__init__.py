@@ -1,3 +1,3 @@
-"""Attention of queries to keys by α-entmax: whole, in blocks of queries, or fused on a GPU."""
+"""α-entmax attention of queries to keys: by operations of torch, by lists on a CPU, or by fused kernels on a GPU."""
 
 from contmax.attention._entmax_attention import entmax_attention as entmax_attention

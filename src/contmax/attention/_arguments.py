@@ -1,4 +1,4 @@
-"""The arguments of attention: all checks of queries, keys, values and options."""
+"""Checks of the arguments of `entmax_attention`, and `Inputs`, the checked arguments."""
 
 import math
 from collections.abc import Sequence
@@ -15,18 +15,18 @@ from contmax.maps._arguments import checked_alpha
 
 
 class Inputs(NamedTuple):
-    """Checked arguments, all with leading axes *batch; scores have the shape (*batch, H, Q, L).
+    """Checked arguments of `entmax_attention`; the scores have the shape (*batch, H, Q, L).
 
     Attributes:
         query: (*batch, H, Q, d).
-        key: (*batch, G, L, d), G dividing H: query head h meets key head h·G // H.
+        key: (*batch, G, L, d); G divides H, and query head h attends to key head h·G // H.
         value: (*batch, G, L, c).
         alpha: a float, or a tensor (*, 1, 1) that broadcasts to the scores.
-        mask: boolean, broadcasts to the scores, or None.
-        bias: real, broadcasts to the scores, or has one number for each distance (`is_by_distance`), or None.
-        lengths: how many keys exist, integers that broadcast to the scores' (*batch, 1, 1, 1), or None.
-        diagonal: query i meets keys up to i + diagonal; None if all.
-        scale: factor of the scores.
+        mask: boolean, broadcasts to the scores, True where a query may attend a key; or None.
+        bias: real; broadcasts to the scores, or has one number per distance j − i (`is_by_distance`); or None.
+        lengths: the number of keys of each sequence, integers that broadcast to (*batch, 1, 1, 1); None if L for all.
+        diagonal: query i may attend keys j ≤ i + diagonal only; None without a causal mask.
+        scale: factor of the products ⟨q, k⟩.
     """
 
     query: Tensor
@@ -61,14 +61,14 @@ class Inputs(NamedTuple):
 
 
 def save_inputs(ctx: Any, inputs: tuple[Any, ...], *others: Tensor) -> None:
-    """Save inputs, of which some are no tensors, and other tensors for a backward pass."""
+    """Save all inputs, tensors or not, and `others` for the backward pass."""
     ctx.fixed = [None if isinstance(x, Tensor) else x for x in inputs]
     ctx.save_for_backward(*(x if isinstance(x, Tensor) else None for x in inputs), *others)
 
 
 def saved_inputs(ctx: Any) -> tuple[Inputs, list[Tensor]]:
-    """The inputs and other tensors that `save_inputs` has saved."""
-    saved, count = ctx.saved_tensors, len(ctx.fixed)  # torch.utils.checkpoint hands them out once
+    """The inputs and the other tensors that `save_inputs` has saved."""
+    saved, count = ctx.saved_tensors, len(ctx.fixed)  # under checkpoint a second read would raise
     given: list[Any] = [f if x is None else x for x, f in zip(saved[:count], ctx.fixed, strict=True)]
     return Inputs(*given), list(saved[count:])
 
@@ -86,10 +86,10 @@ def checked_inputs(
     scale: float | None,
     enable_gqa: bool,
 ) -> Inputs:
-    """The arguments of `entmax_attention` in the dtypes in which it computes.
+    """Check the arguments of `entmax_attention`, and bring them to the shapes of `Inputs` and the dtype of autocast.
 
     Raises:
-        ValueError, TypeError: with what was got, what it means and what to pass.
+        ValueError, TypeError: if an argument does not fit; the message says what to pass.
     """
     named = {"query": query, "key": key, "value": value, "mask": mask, "bias": bias, "lengths": lengths}
     for name, x in named.items():
@@ -113,7 +113,7 @@ def checked_inputs(
             raise TypeError(
                 f"bias is added to the scores and must be floating-point; got {bias.dtype}. Pass bias.float()."
             )
-    scale = None if scale is None else float(scale)  # the scale in a traced program may be symbolic
+    scale = None if scale is None else float(scale)  # while tracing, the scale may be symbolic
     if scale is not None and not math.isfinite(scale):
         raise ValueError(f"scale multiplies the scores and must be finite; got {scale}. Leave it out for 1/√d.")
     return Inputs(
@@ -130,12 +130,12 @@ def checked_inputs(
 
 
 def shape_of_bias(bias: Tensor, scores: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape to which a bias in either form broadcasts, for scores of this shape."""
+    """The shape to which a bias must broadcast, by distance or not, if the scores have the shape `scores`."""
     return (*scores[:-2], 1, bias.shape[-1]) if is_by_distance(bias, *scores[-2:]) else scores
 
 
 def _common_batch(query: Tensor, key: Tensor, value: Tensor) -> tuple[int, ...]:
-    """Axes before those of heads, positions and channels."""
+    """The broadcast batch axes: all axes before (heads, positions, channels)."""
     batch: tuple[int, ...] = query.shape[:-3]
     if batch == key.shape[:-3] == value.shape[:-3]:
         return batch  # torch.broadcast_shapes takes longer than a short attention
@@ -151,12 +151,12 @@ def _common_batch(query: Tensor, key: Tensor, value: Tensor) -> tuple[int, ...]:
 
 
 def _with_leading(x: Tensor, leading: tuple[int, ...]) -> Tensor:
-    """Expand x to these axes before the last two; return x itself if it has them, which adds no autograd node."""
+    """Expand the axes of x before the last two to `leading`; x itself if they match, which adds no autograd node."""
     return x if x.shape[:-2] == leading else x.expand(*leading, *x.shape[-2:])
 
 
 def _as_autocast_takes(*tensors: Tensor) -> list[Tensor]:
-    """Queries, keys and values as scaled_dot_product_attention gets them under autocast."""
+    """The tensors, cast as autocast casts arguments of scaled_dot_product_attention: all but float64."""
     device = tensors[0].device.type
     if tensors[0].is_meta or not torch.is_autocast_enabled(device):
         return list(tensors)
@@ -186,7 +186,7 @@ def _check_tensors(query: Tensor, key: Tensor, value: Tensor) -> None:
 
 
 def _checked_heads(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -> int:
-    """How many heads keys and values have."""
+    """G, the number of heads of keys and values."""
     of_query, of_key, of_value = (x.shape[-3] if x.dim() > 2 else 1 for x in (query, key, value))
     if enable_gqa:
         if of_key != of_value or of_key == 0 or of_query % of_key:
@@ -204,14 +204,14 @@ def _checked_heads(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) 
 
 
 def _broadcasts(x: Tensor, shape: tuple[int, ...]) -> bool:
-    """Whether x broadcasts to a shape. In a traced program `n in (1, size)` may be False although n == size."""
+    """Whether x broadcasts to a shape. Compares by ``==``: ``in`` may miss equal symbolic sizes of a traced program."""
     return x.dim() <= len(shape) and all(
         n == 1 or n == size for n, size in zip(reversed(x.shape), reversed(shape), strict=False)
     )
 
 
 def _fitting(x: Tensor, shape: tuple[int, ...], name: str) -> Tensor:
-    """x, if it broadcasts to the scores."""
+    """x, if it broadcasts to `shape`; raises ValueError otherwise."""
     if not _broadcasts(x, shape):
         raise ValueError(
             f"{name} of shape {tuple(x.shape)} does not broadcast to the scores (*batch, heads, queries, keys) = "
@@ -221,11 +221,11 @@ def _fitting(x: Tensor, shape: tuple[int, ...], name: str) -> Tensor:
 
 
 def _beside(query: Tensor, x: Tensor, name: str) -> Tensor:
-    """x on the device of the queries, as kernels read it there. As in torch, a single number may be elsewhere."""
+    """x on the device of the queries. As in torch, only a 0-dimensional tensor may come from another device."""
     if x.device == query.device:
         return x
     if x.dim() == 0:
-        return x.to(query.device, non_blocking=query.is_cuda)  # else the host would wait for the GPU
+        return x.to(query.device, non_blocking=query.is_cuda)  # a blocking copy would wait for the GPU
     raise ValueError(f"{name} is on {x.device}, but the queries are on {query.device}. Pass {name}.to(query.device).")
 
 
@@ -236,13 +236,13 @@ def _alpha_of_heads(alpha: float | Tensor, query: Tensor, heads: int) -> float |
         raise ValueError(
             f"alpha must be a number or one per head, ({heads},); got a tensor of shape {tuple(alpha.shape)}."
         )
-    # α is checked before it is moved to the device of the queries: reading a number on a GPU would wait for it.
+    # Check α before moving it to the queries' device: reading a number from a GPU would wait for the GPU.
     checked = checked_alpha(alpha[:, None, None] if isinstance(alpha, Tensor) and alpha.dim() else alpha, query, -1)
     return _beside(query, checked, "alpha").reshape(-1, 1, 1) if isinstance(checked, Tensor) else checked
 
 
 def checked_lengths(lengths: Tensor | None, batch: tuple[int, ...], query: Tensor) -> Tensor | None:
-    """How many keys exist, (*batch, 1, 1, 1), on the device of the queries."""
+    """`Inputs.lengths`: keys per sequence, broadcastable to (*batch, 1, 1, 1), on the device of the queries."""
     if lengths is None:
         return None
     if lengths.is_floating_point() or lengths.dtype == torch.bool:

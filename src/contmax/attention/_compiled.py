@@ -1,6 +1,6 @@
-"""Attention by compiled kernels: Triton's, which hold no matrix of weights, or numba's, on lists of its entries.
+"""Attention by compiled kernels: Triton's, which never store a matrix of weights, or numba's, on lists of weights.
 
-Both are called by one function of autograd. Derivatives that the kernels do not know come from the reference.
+`_CompiledAttention` calls either. Derivatives that the kernels do not have come from `reference_gradients`.
 """
 
 from collections.abc import Sequence
@@ -20,14 +20,14 @@ from contmax.attention._reference import reference_gradients
 from contmax.kernels import attention as kernels
 from contmax.maps._half_precision import widened_scores
 
-# Fewer queries than these are decoded where no gradient is needed: blocks of the other kernels would be mostly padding.
+# Fewer queries than this are decoded, or left to torch if a gradient is needed: other blocks would be mostly padding.
 _FEWEST_QUERIES = 32
-# Up to this many keys a CPU multiplies whole matrices of weights in less time than it makes lists of them.
+# Up to this many keys a CPU multiplies whole matrices of weights faster than it lists their nonzero entries.
 _FEW_KEYS_ON_CPU = 256
 
 
 def backend_of_attention(inputs: Inputs, dropout_p: float) -> Backend:
-    """The backend whose kernels take these arguments; torch under transforms of torch.func and in exported programs."""
+    """The backend whose kernels take these arguments; TORCH if none does, as under torch.func or in torch.export."""
     query, alpha, bias = inputs.query, inputs.alpha, inputs.bias
     if dropout_p > 0 or (isinstance(alpha, float) and not 1 < alpha <= 2):
         return Backend.TORCH
@@ -36,11 +36,11 @@ def backend_of_attention(inputs: Inputs, dropout_p: float) -> Backend:
     is_traced = torch.compiler.is_compiling()
     if not is_traced and not inputs.hold_numbers:
         return Backend.TORCH
-    # numba's kernels take half precision in float32.
+    # numba's kernels get half precision widened to float32.
     is_wide = is_traced or not query.is_cpu
     backend = backend_of(query if is_wide else query.new_empty(0, dtype=wide_dtype(query.dtype)))
     if backend is Backend.TRITON:
-        # The size comes last: a traced program is guarded by every size that it compares.
+        # Compare the number of queries last: torch.compile adds a guard for every size that is compared.
         fits = kernels.attention_fits(*inputs[:3]) and (query.shape[-2] >= _FEWEST_QUERIES or _can_decode(inputs))
     elif backend is Backend.NUMBA and not is_traced:
         fits = 0 not in (*query.shape, *inputs.value.shape) and inputs.key.shape[-2] > _FEW_KEYS_ON_CPU
@@ -54,8 +54,8 @@ def backend_of_attention(inputs: Inputs, dropout_p: float) -> Backend:
 def attend_fused(inputs: Inputs) -> Tensor:
     """Means of the values by Triton's kernels, (*batch, H, Q, c), in the dtype of the query."""
     is_decoding = inputs.query.shape[-2] < _FEWEST_QUERIES
-    if not is_decoding:  # decoding reads no value without weight, and no score of a masked key
-        # The kernels read no key behind the last of a sequence.
+    if not is_decoding:  # decoding reads no value without weight and ignores masked scores
+        # Keys from `lengths` on need no zeros: the kernels do not read them.
         inputs = masked_as_zeros(inputs._replace(lengths=None))._replace(lengths=inputs.lengths)
     batch = inputs.query.shape[:-3]
     scores = (*inputs.query.shape[:-1], inputs.key.shape[-2])
@@ -79,7 +79,7 @@ def attend_fused(inputs: Inputs) -> Tensor:
 
 
 def _can_decode(inputs: Inputs) -> bool:
-    """Whether the kernels for few queries, which know no gradients, take these arguments."""
+    """Whether the decoding kernels, which have no gradients, take these arguments."""
     return not _needs_gradient(inputs) and kernels.decoding_fits(*inputs[:3])
 
 
@@ -95,12 +95,12 @@ def attend_listed(inputs: Inputs) -> Tensor:
 
 
 def _as_one_batch(x: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """A tensor that broadcasts to (*batch, H, ·, ·) as one that broadcasts to (B, H, ·, ·)."""
+    """x, which broadcasts to `shape` (*batch, H, ·, ·), such that it broadcasts to (B, H, ·, ·), B = ∏ batch."""
     return x if len(shape) == 4 or x.dim() <= 3 else x.expand(shape).reshape(-1, *shape[-3:])
 
 
 class _CompiledAttention(torch.autograd.Function):
-    """Means of the values, then the tensors that their gradients need."""
+    """Means of the values, then the lists and other tensors that the backward pass needs."""
 
     @staticmethod
     def forward(is_fused: bool, needs_gradient: bool, *arguments: Any) -> tuple[Tensor, ...]:
@@ -139,7 +139,7 @@ class _CompiledAttention(torch.autograd.Function):
 def _given_to_kernels(
     inputs: Inputs,
 ) -> tuple[Tensor, Tensor, Tensor, float | Tensor, kernels.AttentionOptions]:
-    """The arguments as Triton's kernels read them: α is a number, or (H,)."""
+    """The first arguments of the operators of `kernels`: query, key, value, α as a number or (H,), and options."""
     alpha = inputs.alpha
     if isinstance(alpha, Tensor):
         alpha = alpha.reshape(-1).expand(inputs.query.shape[-3])

@@ -1,4 +1,4 @@
-"""`entmax_attention`: its promises, and the choice among its implementations."""
+"""The public function `entmax_attention`, and the choice among its implementations."""
 
 from torch import Tensor
 
@@ -89,7 +89,7 @@ def entmax_attention(
 
 
 def _attended(inputs: Inputs, dropout_p: float) -> Tensor:
-    """The output by the implementation that takes these arguments."""
+    """The means of the values, by the fastest implementation that takes these arguments."""
     if inputs.key.shape[-2] == 0:
         return attend_reference(inputs, dropout_p).output
     backend = backend_of_attention(inputs, dropout_p)
@@ -104,6 +104,6 @@ def _attended(inputs: Inputs, dropout_p: float) -> Tensor:
 
 
 def _as_given(x: Tensor, query: Tensor, inputs: Inputs) -> Tensor:
-    """A result in the dtype of the attention, without an axis of heads where the query has none."""
+    """x in the dtype of the checked query, without the axis of heads if the given query has none."""
     x = x.to(inputs.query.dtype)
     return x.squeeze(-3) if query.dim() == 2 else x

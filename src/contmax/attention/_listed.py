@@ -1,7 +1,7 @@
-"""Attention on a CPU: the weights of a block of queries become lists of those that are not zero.
+"""Attention on a CPU: for each block of queries, keys with nonzero weight are listed with their weights.
 
-Queries are multiplied with keys as matrices. All other products, of the forward and of the backward pass, are sums over
-the lists. A block with long lists is computed by products of matrices instead.
+Scores are products of matrices. All other products, of the forward and of the backward pass, are sums over the lists.
+A block whose lists would be long uses products of matrices throughout.
 """
 
 import torch
@@ -13,12 +13,12 @@ from contmax.attention._arguments import Inputs
 from contmax.attention._masked import allowed_keys, bias_of_scores
 from contmax.attention._reference import attend_reference, block_of, query_blocks, repeated_heads
 
-# Lists of more than this share of the keys save nothing.
+# Lists that are longer than this share of the number of keys save no time.
 _LONGEST_SHARE = 1 / 8
 
 
 def listed_means(inputs: Inputs) -> tuple[Tensor, ...]:
-    """Means of the values, then keys and weights of the lists of each block, empty for a block that has none."""
+    """Means of the values, then for each block keys and weights of its lists, empty if a list would be too long."""
     outputs, saved = [], []
     for rows in query_blocks(inputs):
         output, *listed = _block_means(block_of(inputs, rows))
@@ -30,7 +30,7 @@ def listed_means(inputs: Inputs) -> tuple[Tensor, ...]:
 def listed_gradients(
     inputs: Inputs, saved: list[Tensor], g: Tensor, needs_alpha: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of query, key and value, and of α for each head, 0 where it is not needed."""
+    """Gradients of query, key, value and α (per head, 0 unless `needs_alpha`); `saved`: the lists of `listed_means`."""
     d_query, d_key, d_value = (x.new_zeros(x.shape) for x in inputs[:3])
     d_alpha = d_query.new_zeros(d_query.shape[-3])
     for i, rows in enumerate(query_blocks(inputs)):
@@ -47,7 +47,7 @@ def listed_gradients(
 
 
 def _block_means(block: Inputs) -> tuple[Tensor, Tensor, Tensor]:
-    """Means of values; keys and weights of the lists, empty if one is too long."""
+    """Means of the values of a block, then keys and weights of its lists, empty if a list would be too long."""
     key, value = (repeated_heads(x, block.query.shape[-3]) for x in (block.key, block.value))
     with without_autocast(block.query):
         scores = (block.query * block.scale) @ key.mT
@@ -68,9 +68,9 @@ def _block_means(block: Inputs) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _bias_and_mask(block: Inputs, dtype: torch.dtype) -> Tensor | None:
-    """The bias, and −inf where a key may not be attended, to be added to the scores; None for nothing.
+    """The number to add to each score: the bias, or −inf where a key may not be attended; None without bias and mask.
 
-    It takes one pass over few numbers and one over the scores: a masked fill of the scores takes several.
+    Adding takes one pass over the scores; a masked fill would take several.
     """
     bias, allowed = block.bias, allowed_keys(block)
     if bias is not None:
@@ -84,7 +84,7 @@ def _bias_and_mask(block: Inputs, dtype: torch.dtype) -> Tensor | None:
 def _gradients_by_lists(
     block: Inputs, listed: tuple[Tensor, Tensor], g: Tensor, sums: tuple[Tensor, Tensor], needs_alpha: bool
 ) -> tuple[Tensor, Tensor]:
-    """Gradients of the queries of a block, and of α for each head; those of keys and values are added to the sums."""
+    """Gradients of the queries of a block, and of α per head; gradients of keys and values are added to `sums`."""
     from contmax.kernels.attention import _cpu_listed as lists
 
     places, weights = listed
@@ -108,7 +108,7 @@ def _gradients_by_lists(
 def _gradients_by_matrices(
     block: Inputs, g: Tensor, sums: tuple[Tensor, Tensor], needs_alpha: bool
 ) -> tuple[Tensor, Tensor]:
-    """`_gradients_by_lists` of a block whose lists are too long, by the reference."""
+    """`_gradients_by_lists` for a block without lists: by autograd of the reference."""
     live = [x.detach().requires_grad_() for x in block[:3]]
     index = block.alpha
     if isinstance(index, Tensor) and needs_alpha:
@@ -123,5 +123,5 @@ def _gradients_by_matrices(
 
 
 def _heads_first(x: Tensor) -> Tensor:
-    """(*batch, H, n, c) as contiguous (heads, n, c), whose memory holds the numbers as they are."""
+    """x (*batch, H, n, c) as contiguous (heads, n, c), without a lazy negation, which numba would not see."""
     return x.flatten(0, -3).resolve_neg().contiguous()

@@ -1,6 +1,6 @@
-"""Who may attend whom: masks, biases that forbid, and zeros for keys, values and queries that never matter.
+"""Which query may attend which key, and zeros for keys, values and queries that are masked altogether.
 
-A weight of zero does not hide a masked value: 0 · NaN is NaN, and so is 0 · ∞.
+A weight of zero alone does not hide a masked value: 0 · NaN and 0 · ∞ are NaN.
 """
 
 import functools
@@ -17,7 +17,7 @@ def bias_of_scores(bias: Tensor, queries: int, keys: int) -> Tensor:
     """The bias in a shape that broadcasts to the scores (*batch, H, Q, L).
 
     Args:
-        bias: in that shape already, or (…, 1, Q + L − 1), the number of query i and key j at j − i + Q − 1.
+        bias: in such a shape, or (…, 1, Q + L − 1) with the bias of query i and key j at index j − i + Q − 1.
         queries, keys: Q and L.
     """
     if not is_by_distance(bias, queries, keys):
@@ -38,14 +38,14 @@ def allowed_keys(inputs: Inputs) -> Tensor | None:
     place = torch.arange(keys, device=inputs.query.device)
     if inputs.lengths is not None:
         allowed = _both(allowed, place < inputs.lengths)
-    if inputs.diagonal is not None and inputs.diagonal < keys - 1:  # else the first query meets all keys
+    if inputs.diagonal is not None and inputs.diagonal < keys - 1:  # else every query may attend all keys
         last = torch.arange(inputs.diagonal, inputs.diagonal + queries, device=place.device).unsqueeze(-1)
         allowed = _both(allowed, place <= last)
     return allowed
 
 
 def masked_as_zeros(inputs: Inputs) -> Inputs:
-    """The inputs with zeros for masked keys, values and queries; gradients there are exactly zero."""
+    """The inputs with zeros for queries, keys and values without any allowed pair; their gradients are exactly zero."""
     seen, asks = _seen_and_asking(inputs)
     query, key, value = inputs[:3]
     if asks is not None:
@@ -59,7 +59,7 @@ def masked_as_zeros(inputs: Inputs) -> Inputs:
 
 
 def _seen_and_asking(inputs: Inputs) -> tuple[Tensor | None, Tensor | None]:
-    """Keys that any query may attend, (…, 1, L), and queries that may attend any key, (…, Q or 1, 1); None if all.
+    """Which keys some query may attend, (…, 1, L), and which queries may attend some key, (…, Q or 1, 1); None if all.
 
     Conditions on keys alone, and a bias by distance, are never expanded to a matrix of queries and keys.
     """
@@ -79,7 +79,7 @@ def _seen_and_asking(inputs: Inputs) -> tuple[Tensor | None, Tensor | None]:
     if inputs.lengths is not None:
         parts.append(torch.arange(keys, device=inputs.query.device) < inputs.lengths)
     seen = functools.reduce(torch.logical_and, parts) if parts else None
-    # With a causal mask the last query meets all keys, and the first one meets one unless there are more queries.
+    # With a causal mask the last query may attend all keys, and the first at least one key unless Q > L.
     asks = _asking(seen, inputs)
     if line is not None:
         if inputs.diagonal is not None:
@@ -89,7 +89,7 @@ def _seen_and_asking(inputs: Inputs) -> tuple[Tensor | None, Tensor | None]:
 
 
 def _asking(seen: Tensor | None, inputs: Inputs) -> Tensor | None:
-    """Queries that may attend any of the seen keys, (…, Q or 1, 1); None if all."""
+    """Which queries may attend some key of those in `seen`, (…, Q or 1, 1); None if all."""
     queries, keys = inputs.sizes
     diagonal = inputs.diagonal
     if diagonal is not None and seen is None and diagonal < 0:
@@ -97,7 +97,7 @@ def _asking(seen: Tensor | None, inputs: Inputs) -> Tensor | None:
     if diagonal is None or seen is None:
         return None if seen is None else seen.any(-1, keepdim=True)
     so_far = seen.expand(*seen.shape[:-1], keys).cumsum(-1)
-    # The last query stands at the last key.
+    # A causal mask aligns query Q − 1 with key L − 1.
     return (F.pad(so_far, (max(-diagonal, 0), 0))[..., -queries:] > 0).mT
 
 
@@ -106,13 +106,13 @@ def _both(a: Tensor | None, b: Tensor) -> Tensor:
 
 
 def _any(x: Tensor, dim: int) -> Tensor:
-    """``x.any(dim, keepdim=True)``. On a CPU torch takes up to thirty times as long for that as for a maximum."""
+    """``x.any(dim, keepdim=True)`` by a maximum, which on a CPU is up to thirty times as fast in torch."""
     if torch.compiler.is_compiling() or x.numel() == 0:
         return x.any(dim, keepdim=True)
     return x.amax(dim, keepdim=True)
 
 
 def _any_in_window(line: Tensor, size: int) -> Tensor:
-    """Whether any of `size` neighbours is true, for every place where these begin: (…, n) → (…, n − size + 1)."""
+    """Whether any of line[i], …, line[i + size − 1] is true, for each i: (…, n) → (…, n − size + 1)."""
     counts = F.pad(line.cumsum(-1), (1, 0))
     return counts[..., size:] > counts[..., :-size]

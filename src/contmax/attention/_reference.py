@@ -1,6 +1,6 @@
-"""Attention by torch: with all weights in memory, or with those of one block of queries at a time.
+"""Attention by operations of torch, with all weights in memory, or the weights of one block of queries at a time.
 
-The reference also gives every derivative that compiled kernels do not know.
+`reference_gradients` gives derivatives that compiled kernels do not have.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,7 +19,7 @@ from contmax.kernels.attention import is_by_distance
 from contmax.maps import entmax
 from contmax.maps._half_precision import widened_scores
 
-# Weights in memory at once: enough for matrix products to run well.
+# The most weights in memory at once, on a CPU and on a GPU: enough for efficient matrix products.
 _WEIGHTS, _WEIGHTS_ON_GPU = 2**22, 2**27
 
 
@@ -31,7 +31,7 @@ class Attended(NamedTuple):
 
 
 def attend_reference(inputs: Inputs, dropout_p: float) -> Attended:
-    """Scores, their map, means of the values."""
+    """Compute scores, their α-entmax, and means of the values."""
     heads = inputs.query.shape[-3]
     query = widened_scores(inputs.query)
     key, value = (repeated_heads(widened_scores(x), heads) for x in (inputs.key, inputs.value))
@@ -39,7 +39,7 @@ def attend_reference(inputs: Inputs, dropout_p: float) -> Attended:
         scores = (query * inputs.scale) @ key.mT
         if inputs.bias is not None:
             scores = scores + bias_of_scores(inputs.bias, *inputs.sizes).to(scores.dtype)
-        if scores.shape[-1] == 0:  # there is no distribution over nothing
+        if scores.shape[-1] == 0:  # without keys all means are 0
             return Attended(scores @ value, scores)
         weights = entmax(scores, inputs.alpha, mask=allowed_keys(inputs))
         remaining = F.dropout(weights, dropout_p) if dropout_p > 0 else weights
@@ -47,12 +47,12 @@ def attend_reference(inputs: Inputs, dropout_p: float) -> Attended:
 
 
 def repeated_heads(x: Tensor, heads: int) -> Tensor:
-    """Keys or values (*batch, G, L, c) for H = `heads` heads of queries; neighbouring heads share one."""
+    """Keys or values x (*batch, G, L, c), each head repeated for H/G neighbouring query heads; H is `heads`."""
     return x if x.shape[-3] == heads else x.repeat_interleave(heads // x.shape[-3], -3)
 
 
 def reference_gradients(inputs: Inputs, needed: Sequence[bool], g: Tensor) -> list[Tensor | None]:
-    """Gradients of all inputs from the cotangent g of the output; they can be differentiated and vmapped themselves."""
+    """Differentiable, vmappable gradients of the inputs that are `needed`, from the cotangent g of the output."""
 
     def reference(*tensors: Tensor | None) -> Tensor:
         given: list[Any] = [x if tensor is None else tensor for tensor, x in zip(tensors, inputs, strict=True)]
@@ -63,11 +63,11 @@ def reference_gradients(inputs: Inputs, needed: Sequence[bool], g: Tensor) -> li
 
 
 def attend_in_blocks(inputs: Inputs, dropout_p: float) -> Tensor:
-    """Means of the values for all queries, (*batch, H, Q, c), in full precision; gradients recompute the weights."""
+    """Means of the values for all queries, (*batch, H, Q, c), in full precision; backward recomputes the weights."""
     blocks = list(query_blocks(inputs))
     if len(blocks) <= 1:
         return attend_reference(inputs, dropout_p).output
-    # Blocks add their gradients up in the dtype of their inputs.
+    # Widen keys and values first: their gradients are summed over blocks in this dtype.
     inputs = inputs._replace(key=widened_scores(inputs.key), value=widened_scores(inputs.value))
     outputs = [
         checkpoint(
@@ -82,7 +82,7 @@ def attend_in_blocks(inputs: Inputs, dropout_p: float) -> Tensor:
 
 
 def query_blocks(inputs: Inputs) -> Iterator[slice]:
-    """Blocks of queries whose weights fit in memory together."""
+    """Blocks of consecutive queries, each with at most `_WEIGHTS` weights (on a GPU `_WEIGHTS_ON_GPU`) or one query."""
     queries, keys = inputs.sizes
     heads = inputs.query.shape[:-2].numel()
     weights = _WEIGHTS if inputs.query.device.type == "cpu" else _WEIGHTS_ON_GPU
@@ -91,7 +91,7 @@ def query_blocks(inputs: Inputs) -> Iterator[slice]:
 
 
 def block_of(inputs: Inputs, rows: slice) -> Inputs:
-    """The inputs of some of the queries, with the keys that any of these may attend."""
+    """The inputs of the queries `rows`, with keys up to the last that the causal mask lets them attend."""
     queries, keys = inputs.sizes
     diagonal, count = inputs.diagonal, keys
     if diagonal is not None:
@@ -99,7 +99,7 @@ def block_of(inputs: Inputs, rows: slice) -> Inputs:
         diagonal += rows.start
 
     def part(x: Tensor | None) -> Tensor | None:
-        """Rows and columns of a tensor that broadcasts to the scores."""
+        """The rows and columns of the block, of a tensor x that broadcasts to the scores."""
         if x is not None and x.dim() > 1 and x.shape[-2] != 1:
             x = x[..., rows, :]
         return x if x is None or x.dim() < 1 or x.shape[-1] == 1 else x[..., :count]

@@ -1,4 +1,4 @@
-"""Attention at α = 1: torch's own kernels, and the reference for derivatives that these do not know."""
+"""Attention at α = 1 by torch's kernels, and by the reference for derivatives that these kernels do not have."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ from contmax.attention._reference import reference_gradients
 
 
 def can_be_softmax(inputs: Inputs) -> bool:
-    """Whether α is the number one, and torch's kernels know all derivatives that may follow."""
+    """Whether α is the float 1, and neither torch.func nor forward mode needs derivatives that torch's kernels lack."""
     if not isinstance(inputs.alpha, float) or inputs.alpha != 1:
         return False
     return torch.compiler.is_compiling() or (all_hold_numbers(*inputs) and not inputs.have_tangents)
@@ -31,7 +31,7 @@ def attend_softmax(inputs: Inputs, dropout_p: float) -> Tensor:
 
 
 def _softmax_attention(inputs: Inputs, dropout_p: float) -> Tensor:
-    """`scaled_dot_product_attention`, with zeros where a query has nothing to attend."""
+    """`scaled_dot_product_attention`, with zeros for queries that may attend no key."""
     options: dict[str, Any] = {
         "dropout_p": dropout_p,
         "scale": inputs.scale,
@@ -58,9 +58,9 @@ def _softmax_attention(inputs: Inputs, dropout_p: float) -> Tensor:
 
 
 def _aligned(x: Tensor) -> Tensor:
-    """x, copied where its address is no multiple of 16 bytes: with a mask torch's kernels cannot read such a slice.
+    """x, copied if its address is not a multiple of 16 bytes.
 
-    They fail with `misaligned address`.
+    With a mask, torch's kernels fail on such slices: `misaligned address`.
     """
     if x.is_cuda and not torch.compiler.is_compiling() and x.data_ptr() % 16 != 0:
         return x.clone()
@@ -68,7 +68,7 @@ def _aligned(x: Tensor) -> Tensor:
 
 
 class _TwiceDifferentiable(torch.autograd.Function):
-    """The output itself. Its gradient goes to torch's kernel, or to the reference, to be differentiated or vmapped."""
+    """Returns `output`. Its gradient comes from torch's kernels, or from the reference if differentiated or vmapped."""
 
     @staticmethod
     def forward(output: Tensor, *arguments: Any) -> Tensor:

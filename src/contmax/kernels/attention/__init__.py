@@ -1,6 +1,6 @@
-"""Entmax attention of queries to keys: three operators by Triton's kernels; lists on a CPU are in `_cpu_listed`.
+"""Entmax attention of queries to keys: three operators that run Triton's kernels; numba's kernels are in `_cpu_listed`.
 
-`README.md` says how. triton and numba are imported by the first call that needs them.
+`README.md` describes the algorithm. triton and numba are imported by the first call that needs them.
 """
 
 from contmax.kernels.attention._operators import attention as attention

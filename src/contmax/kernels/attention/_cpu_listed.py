@@ -1,7 +1,7 @@
-"""Attention by lists on CPU tensors that hold numbers: weights that are not zero become lists, and sums run over these.
+"""Attention on a CPU by lists of nonzero weights: means of the values and all gradients are sums over the lists.
 
-Keys and weights of lists have the shape (heads, queries, n), padded with weights of zero. In the kernels rows are
-queries of one head after another, `queries` of each; `group` heads share keys and values.
+The lists of all rows are two tensors (heads, queries, n), keys and weights, padded with weights of zero. In the kernels
+a row is a query of one head: row r is of head r // `queries`, and `group` neighbouring heads share keys and values.
 """
 
 import numpy as np
@@ -15,10 +15,7 @@ from contmax.kernels.rows._cpu_evaluate import REDUCTION
 
 
 def listed_weights(p: Tensor, longest: int) -> tuple[Tensor, Tensor] | None:
-    """Keys and weights of the entries of p (heads, queries, L) that are not zero; None if a row has too many.
-
-    A row may have `longest` of them.
-    """
+    """Keys and weights of the nonzero entries of p (heads, queries, L); None if a row has more than `longest`."""
     matrix, counts = _rows(p), p.new_empty(p.shape[:2].numel(), dtype=torch.int64)
     over_rows(count_rows, matrix, counts.numpy())
     width = int(counts.max()) if counts.numel() else 0
@@ -30,7 +27,7 @@ def listed_weights(p: Tensor, longest: int) -> tuple[Tensor, Tensor] | None:
 
 
 def listed_means(keys: Tensor, weights: Tensor, value: Tensor) -> Tensor:
-    """Means of values (key heads, L, c), (heads, queries, c)."""
+    """Means (heads, queries, c) of the values (key heads, L, c) by the listed weights."""
     out = value.new_empty((*keys.shape[:2], value.shape[-1]))
     group = keys.shape[0] // value.shape[0]
     over_rows(mean_rows, *map(_rows, (out, keys, weights)), value.numpy(force=True), keys.shape[1], group)
@@ -38,7 +35,7 @@ def listed_means(keys: Tensor, weights: Tensor, value: Tensor) -> Tensor:
 
 
 def listed_products(keys: Tensor, weights: Tensor, g: Tensor, value: Tensor) -> Tensor:
-    """⟨g, v⟩ for each entry of the lists, cotangents g (heads, queries, c) and values v (key heads, L, c)."""
+    """⟨g, v⟩ for each entry of the lists, from cotangents g (heads, queries, c) and values (key heads, L, c)."""
     products = torch.empty_like(weights)
     arrays = (*map(_rows, (products, keys, weights, g)), value.numpy(force=True))
     group = keys.shape[0] // value.shape[0]
@@ -49,13 +46,13 @@ def listed_products(keys: Tensor, weights: Tensor, g: Tensor, value: Tensor) -> 
 def add_listed_gradients(
     d_key: Tensor, d_value: Tensor, lists: tuple[Tensor, Tensor, Tensor], query: Tensor, key: Tensor, g: Tensor
 ) -> Tensor:
-    """The gradient of queries (heads, queries, d); those of keys and values (key heads, L, ·) are added to theirs.
+    """Return the gradient of the queries, (heads, queries, d); add to d_key and d_value, (key heads, L, ·).
 
-    `lists` are keys, weights and the gradients of the scores.
+    `lists` are keys, weights and gradients of the scores; g (heads, queries, c) is the cotangent of the means.
     """
 
     def gradients(heads, *arguments):  # type: ignore[no-untyped-def]
-        """`gradient_heads` without the array whose size says how much work there is."""
+        """Call `gradient_heads` without `heads`, an array whose size tells `over_rows` the amount of work."""
         gradient_heads(*arguments)
 
     d_query = torch.empty_like(query)
@@ -72,7 +69,7 @@ def _rows(x: Tensor):  # type: ignore[no-untyped-def]
 
 @kernel(fastmath=REDUCTION)
 def count_rows(p, counts, start, stop):  # type: ignore[no-untyped-def]
-    """Count the weights of each row that are not zero; NaN counts."""
+    """Count the nonzero weights of each row; NaN counts as nonzero."""
     wide_vectors()
     for r in range(start, stop):
         count = 0
@@ -83,12 +80,12 @@ def count_rows(p, counts, start, stop):  # type: ignore[no-untyped-def]
 
 @kernel()
 def list_rows(p, keys, weights, start, stop):  # type: ignore[no-untyped-def]
-    """Write keys and weights of the entries that are not zero to lists, which hold zeros before."""
+    """Write keys and weights of the nonzero entries to the lists, which must be filled with zeros."""
     width = np.uint64(keys.shape[1])
     for r in range(start, stop):
         n = np.uint64(0)
         for i in range(np.uint64(p.shape[1])):
-            # A weight of zero is written too, and overwritten by the next: cheaper than a branch.
+            # Write zero weights too; the next weight overwrites them, which is cheaper than a branch.
             if n < width:
                 keys[r, n] = i
                 weights[r, n] = p[r, i]
@@ -114,7 +111,7 @@ def mean_rows(out, keys, weights, value, queries, group, start, stop):  # type: 
 
 @kernel(fastmath=REDUCTION)
 def product_rows(products, keys, weights, g, value, queries, group, start, stop):  # type: ignore[no-untyped-def]
-    """⟨g, v⟩ for each entry of the lists, from cotangents (rows, c); zero where there is none."""
+    """⟨g, v⟩ for each entry of the lists, from cotangents g (rows, c); zero for padding."""
     wide_vectors()
     channels = np.uint64(g.shape[1])
     for r in range(start, stop):
@@ -130,7 +127,7 @@ def product_rows(products, keys, weights, g, value, queries, group, start, stop)
 
 @kernel(fastmath=REDUCTION)
 def gradient_heads(dk, dv, dq, keys, weights, slopes, query, key, g, start, stop):  # type: ignore[no-untyped-def]
-    """Gradients from those of the scores: dq (heads, queries, d) is written, dk, dv (key heads, L, ·) are added to."""
+    """From `slopes`, the gradients of the scores: write dq (heads, queries, d), add to dk and dv (key heads, L, ·)."""
     wide_vectors()
     group, queries = query.shape[0] // dk.shape[0], query.shape[1]
     channels, value_channels = np.uint64(query.shape[2]), np.uint64(g.shape[2])

@@ -1,4 +1,4 @@
-"""Attention by α-entmax, α in (1, 2], from the operators to the launches: lists, dense blocks, gradients, decoding."""
+"""The operators of attention on a GPU, for α in (1, 2]: buffers for each call, and the launches that fill them."""
 
 from typing import Any
 
@@ -45,7 +45,7 @@ def attend(
 
 
 def _list(call: AttentionCall, lists: AttentionLists) -> None:
-    """Fill in the keys of the lists, and their scores in place of weights."""
+    """Write candidate keys to `lists.keys`, their scores to `lists.weights`, and bounds to `lists.starts`."""
     plan = listing(call.kind)
     real: dict[str, Any] = {"dtype": torch.float32, "device": call.query.device}
     whole: dict[str, Any] = {"dtype": torch.int32, "device": call.query.device}
@@ -76,13 +76,13 @@ def attend_backward(
     d_query, d_key, d_value = (x.new_empty(x.shape) for x in (query, key, value))
     real: dict[str, Any] = {"dtype": torch.float32, "device": query.device}
     d_alpha = torch.empty(query.shape[:3] if needs_alpha else (1,), **real)
-    offsets = dense_key = dense_value = g  # not read where there are no lists
+    offsets = dense_key = dense_value = g  # placeholders, not read without lists
     if not lists.are_empty:
         cells_shape, rank, of_queries, of_keys = listed_gradients(call.kind, g.stride()[:3], needs_alpha)
         cells = torch.zeros(cells_shape, dtype=torch.int32, device=g.device)
         ranks = torch.empty(lists.keys.shape, dtype=torch.int16, device=g.device)
         rank(lists.keys, lists.counts, lists.dense, ranks, cells)
-        # Entries are sorted by blocks of keys, and for each of these by blocks of rows.
+        # Offsets of the cells of `_gpu_listed`, which are sorted by block of keys, then by block of rows.
         offsets = cells.transpose(1, 2).reshape(-1).cumsum(0, dtype=torch.int32)
         del cells
         slopes, places = torch.empty_like(lists.weights), torch.empty_like(lists.keys)
@@ -93,7 +93,7 @@ def attend_backward(
         )  # fmt: skip
         del ranks, slopes
         dense_key, dense_value = (torch.empty(x.shape, **real) for x in (d_key, d_value))
-    # Blocks of keys without entries are complete after dense blocks of rows; for others those are a part.
+    # `dense_keys` finishes blocks of keys without entries; for others it writes a part, and `of_keys` adds the lists.
     of_blocks = (offsets, dense_key, dense_value, d_key, d_value)
     along = torch.empty(lists.states.shape[:2], **real)
     tensors = (call.query, call.key, call.value, call.mask, call.bias, g, call.lengths, call.alpha)

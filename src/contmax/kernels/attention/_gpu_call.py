@@ -1,4 +1,4 @@
-"""One call of attention: its tensors as the kernels read them, and its kind, from which all launches follow."""
+"""`AttentionCall`: a call's tensors as kernels read them, and its `AttentionKind`, which determines all launches."""
 
 import itertools
 from typing import Any, NamedTuple
@@ -10,35 +10,35 @@ from contmax.kernels.attention._sizes import LIST_CAPACITY, TUNING, Tuning, widt
 from contmax.kernels.attention._tensors import AttentionOptions, is_by_distance
 from contmax.kernels.gpu._launch import order_of, side_by_side
 
-# Products in units of a smaller scale could not be told from the score of a masked key.
+# With a smaller scale, moderate scores would be products ⟨q, k⟩ near −1e30, the score of masked keys.
 _LEAST_SCALE = 1e-20
-# The largest stride of rows with which places in a block of 128 rows are numbers of 32 bits.
+# The largest stride of rows for which offsets within a block of 128 rows fit in 32 bits.
 _LARGEST_STRIDE = 2**24 - 1
 _NO_STRIDES = (0, 0, 0, 0)
 
 
 def with_near_rows(x: Tensor) -> Tensor:
-    """x (B, H, rows, channels) as kernels read it: channels side by side, and no row too far from the last."""
+    """x (B, H, rows, channels), copied unless channels have stride 1 and rows a stride ≤ `_LARGEST_STRIDE`."""
     x = side_by_side(x)
     return x if x.stride(2) <= _LARGEST_STRIDE else x.contiguous()
 
 
 class AttentionKind(NamedTuple):
-    """Everything but numbers in tensors: calls of one kind have the same launches.
+    """Sizes, strides, dtypes and numbers of a call, without its tensors: calls of one kind share their launches.
 
     Attributes:
         batch, heads, groups, queries, keys: B, H, G, Q and L.
         channels, value_channels: d and c.
-        strides: of query, key and value, but for the last axis.
-        alpha: α, or None where each head has its own.
-        diagonal: query i meets keys up to i + diagonal; None if all.
-        scale: factor of the scores.
-        mask_strides, bias_strides: of sequences, heads, queries and keys; None without mask or bias.
-        has_lengths: whether sequences have lengths of their own.
+        strides: of query, key and value, along all axes but the last.
+        alpha: α, or None if α is a tensor with one number per head.
+        diagonal: query i may attend keys j ≤ i + diagonal only; None without a causal mask.
+        scale: factor of the products ⟨q, k⟩.
+        mask_strides, bias_strides: along sequences, heads, queries and keys; None without mask or bias.
+        has_lengths: whether `lengths` is given.
         dtype: of query, key and value.
         bias_dtype: of the bias; without one, of the queries.
-        device: the number of their device.
-        tuning: sizes of blocks.
+        device: index of the device.
+        tuning: sizes of blocks and options of launches.
     """
 
     batch: int
@@ -77,15 +77,15 @@ class AttentionKind(NamedTuple):
 
     @property
     def block_width(self) -> int:
-        """Channels of blocks of keys and of values alike.
+        """Channels per block, equal for keys and values.
 
-        Triton 3.6 makes products of a narrow block beside a wide one read outside of the shared memory.
+        With unequal widths, products compiled by Triton 3.6 read outside of shared memory.
         """
         return width_of_block(max(self.channels, self.value_channels))
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """Arguments of kernels by name: numbers, and in capitals constants of compilation."""
+        """Numbers that kernels take, by argument name; names in capitals are compile-time constants."""
         names = ["qb", "qh", "qi", "kb", "kh", "kj", "vb", "vh", "vj", "mb", "mh", "mi", "mj", "bb", "bh", "bi", "bj"]
         strides = (*self.strides, self.mask_strides or _NO_STRIDES, self.bias_strides or _NO_STRIDES)
         return {
@@ -96,7 +96,7 @@ class AttentionKind(NamedTuple):
             "heads": self.heads,
             "group": self.group,
             "scale": self.scale,
-            # α − 1 loses no digits before it is rounded to float32.
+            # Subtract in float64, before α − 1 is rounded to float32.
             "fixed_epsilon": 0.0 if self.alpha is None else self.alpha - 1,
             **dict(zip(names, itertools.chain(*strides), strict=True)),
             "ORDER": -1 if self.alpha is None else order_of(self.alpha),
@@ -121,9 +121,9 @@ class AttentionCall:
     ) -> None:
         mask, bias, lengths, diagonal, scale = options
         if bias is None and scale < _LEAST_SCALE:
-            bias = query.new_zeros((1, 1, 1, 1))  # scores are scaled before it is added
+            bias = query.new_zeros((1, 1, 1, 1))  # with a bias, kernels scale products first
         self.query, self.key, self.value = with_near_rows(query), with_near_rows(key), with_near_rows(value)
-        # Kernels get the pointer of the queries in place of tensors that they do not read.
+        # Absent tensors are replaced by the queries, which kernels do not read in their place.
         self.mask = self.bias = self.lengths = self.alpha = self.query
         number, mask_strides, bias_strides = None, None, None
         if isinstance(alpha, Tensor):
@@ -162,11 +162,11 @@ class AttentionCall:
 
 
 def _with_strides(bias: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, tuple[int, ...]]:
-    """The bias, and its strides of sequences, heads, queries and keys."""
+    """The bias, and its strides along sequences, heads, queries and keys; `shape` is (B, H, Q, L)."""
     if not is_by_distance(bias, *shape[2:]):
         bias = bias.expand(shape)
         return bias, bias.stride()
-    # The pointer is to the distance of the first query and the first key: later queries have their numbers before it.
+    # Begin at the number for query 0 and key 0: the numbers for each later query begin one place before.
     bias = bias.expand(*shape[:2], 1, -1)[..., shape[2] - 1 :]
     steps = bias.stride()
     return bias, (steps[0], steps[1], -steps[3], steps[3])

@@ -1,13 +1,13 @@
-r"""Candidate lists: the keys that may have mass in a row, with their scores, from the maxima of its tiles.
+r"""Candidate lists: the keys of each row that may have mass, with their scores, from the tile maxima of the row.
 
-The maxima of the tiles are scores of a part of the keys, and the threshold of a part is a lower bound of the row's own.
-So they give an upper bound of the scores without mass. A tile with one maximum above it has one key to list
-(`list_keys`). A tile with two may have more and is *undecided*: its keys are multiplied again (`list_undecided`).
-Mostly there is no third. A program takes sixteen rows and the tiles that any of them leaves undecided, since
-neighbouring rows often share them.
+Tile maxima (`_gpu_tile_maxima`) are scores of a part of the keys, and the threshold of a part is a lower bound of the
+row's threshold: scores below this bound have no mass. A tile with one of its two maxima above the bound has one key to
+list (`list_keys`). A tile with both above it may have more keys to list and is *undecided*: its keys are multiplied
+again (`list_undecided`), though mostly no third key has mass. A program takes sixteen rows and every tile that is
+undecided for any of these rows, since neighbouring rows often share undecided tiles.
 
-A row that needs more room than a list has, or more work than a product of matrices, is left to the kernels for dense
-blocks (`_gpu_dense`), with all other rows of its block.
+A row whose list overflows, or with so many undecided tiles that a whole product of matrices would cost less, is left to
+the kernels for dense blocks (`_gpu_dense`), with all rows of its block. `_gpu_scores` defines the symbols.
 """
 
 import triton
@@ -34,22 +34,22 @@ from contmax.kernels.attention._gpu_scores import (
 from contmax.kernels.gpu._instructions import store_scattered
 from contmax.kernels.rows._gpu_solve import NOTHING, newton_step, relative_weights
 
-# Newton's steps of a bound. Fewer leave a lower one, which is still a bound.
+# Newton's steps towards the normaliser, each from below, and further steps if a list would overflow.
 _STEPS = tl.constexpr(3)
 _CLOSER_STEPS = tl.constexpr(2)
-# A first bound is computed from at least this many maxima.
+# Tile maxima of long rows are merged before a first bound is computed, but not to fewer than this.
 _FEWEST = tl.constexpr(64)
-# The kernel that found a block of rows to be dense. `list_undecided` compares with the first mark while its programs
-# write the second. So all threads of a program decide alike, whether they read before or after another program writes.
+# Marks of dense blocks, by the kernel that found them dense. `list_undecided` compares with the first mark while its
+# programs write the second: all threads of a program branch alike, whether they read before or after another's write.
 DENSE_BY_MAXIMA = tl.constexpr(1)
 DENSE_BY_LISTS = tl.constexpr(2)
-# Keys of a row that are scored again at a time.
+# Listed keys per row that `_score_again` takes at a time.
 _AGAIN = tl.constexpr(4)
 
 
 @triton.jit
 def _halved(x):
-    """The larger of both halves along the last axis of (P, R, n), which lie in one thread; NaN wins."""
+    """The elementwise maximum of both halves of x (P, R, n) along the last axis, which one thread holds; NaN wins."""
     halves = tl.reshape(x, [x.shape[0], x.shape[1], 2, x.shape[2] // 2])
     a, b = tl.split(tl.permute(halves, (0, 1, 3, 2)))
     return larger(a, b)
@@ -57,25 +57,25 @@ def _halved(x):
 
 @triton.jit
 def _by_rows(x):
-    """(P, R, n) as (R, Pn)."""
+    """x (P, R, n) as (R, P·n)."""
     return tl.reshape(tl.permute(x, (1, 0, 2)), [x.shape[1], x.shape[0] * x.shape[2]])
 
 
 @triton.jit
 def rounding_of_bound(normaliser, K: tl.constexpr):
-    """How much too large rounding of the weights may have made a bound of the normaliser, (R,)."""
+    """The most by which rounding of weights can raise a lower bound of the normaliser, (R,)."""
     rounding: tl.constexpr = 1e-3 if K == ANY_POWER else 5e-5 if K == 0 else 1e-5
     return rounding * (1.0 + normaliser)
 
 
 @triton.jit
 def _sums(maxima, maximum, unit, ok, t, epsilon, K: tl.constexpr):
-    """Sums of weights and of escorts of maxima (R, n), (R,) each; 0 for rows that are not ok."""
+    """Sums of weights and of escorts of tile maxima (R, n), (R,) each; 0 for rows that are not `ok`."""
     if K == ANY_POWER:  # next to α = 1 roots would lose digits
         y = tl.where(ok[:, None] & (maxima >= 0.5 * NOTHING), (maxima - maximum[:, None]) * unit, NOTHING)
         weight, escort = relative_weights(y, t, epsilon, K, True)
     else:
-        # Differences of maxima are exact. Roots of the maxima would lose all digits where all share a large number.
+        # Subtract the maximum first: if all scores share a large number, roots of scores would lose all digits.
         slope, base = line_of_roots(0.0, t, epsilon, unit, K)
         slope, base = tl.where(ok, slope, 0.0), tl.where(ok, base, 0.0)
         weight, escort, _ = powers_of_line(maxima - maximum[:, None], slope, base, epsilon, K)
@@ -84,8 +84,8 @@ def _sums(maxima, maximum, unit, ok, t, epsilon, K: tl.constexpr):
 
 @triton.jit
 def bound_of_part(scores, unit, epsilon, K: tl.constexpr):
-    """From scores (R, n) of a part of the keys, multiples of the unit: the maximum of each row, or 0; a lower bound of
-    the normaliser, but for rounding; and whether all are numbers.
+    """For rows of scores (R, n), multiples of `unit`, of a part of the keys: the maximum, 0 if all are masked or it is
+    not finite; a lower bound of the normaliser, up to rounding; and whether the maximum is finite, (R,) each.
     """
     maximum = tl.reduce(scores, 1, larger)
     ok = maximum * 0.0 == 0.0
@@ -100,7 +100,7 @@ def bound_of_part(scores, unit, epsilon, K: tl.constexpr):
 
 @triton.jit
 def _closer(first, second, maximum, unit, ok, epsilon, normaliser, K: tl.constexpr):
-    """A closer bound of the normaliser, from both maxima of all tiles, (P, R, n) each, and a lower one."""
+    """Raise a lower bound of the normaliser, by Newton's steps with both maxima of all tiles, (P, R, n) each."""
     for _ in range(_CLOSER_STEPS):
         t = 1.0 - epsilon * normaliser
         total, slope = _sums(_by_rows(first), maximum, unit, ok, t, epsilon, K)
@@ -114,14 +114,14 @@ def _decided(
     first, second, maximum, unit, ok, epsilon, normaliser, most,
     K: tl.constexpr, WIDE: tl.constexpr, CAPACITY: tl.constexpr,
 ):  # fmt: skip
-    """What a bound of the normaliser decides of tiles (P, R, n): for each row the bound, lowered by all rounding, and
-    the upper bound of the scores without mass, less the maximum; the kind of each tile, and sums of kinds over threads
-    (P, R) and rows, (R,): 1 has one key to list, 65536 is undecided; whether a row has no room in its list, or more
-    than `most` undecided tiles.
+    """Classify tiles with maxima (P, R, n) by a bound of the normaliser. Returns per row this bound, lowered by all
+    rounding, and the upper bound of scores without mass, less the maximum; the kind of each tile, 1 if it has one key
+    to list, 65536 if it is undecided, else 0; sums of kinds over the tiles of a thread, (P, R), and of a row, (R,); and
+    whether any row overflows its list, or has more than `most` undecided tiles.
     """
     reaches = epsilon > 0.0
     reach = 1.0 / tl.where(reaches, epsilon, 1.0)
-    # Scores have lost their last bits. The maximum may be below 0, and so may the normaliser.
+    # The bounds allow for the last bits of scores, which places have replaced. The maximum may be negative.
     slack = rounding_of_bound(normaliser, K) + (WIDE / 8388608.0) * (tl.abs(maximum * unit) + reach)
     normaliser -= slack
     below = tl.where(reaches, normaliser - reach - slack, -float("inf"))
@@ -157,7 +157,7 @@ def first_key_of(tile, WIDE: tl.constexpr):
 
 @triton.jit
 def place_of(maximum, WIDE: tl.constexpr):
-    """The place of a tile's maximum in the tile."""
+    """The place of a maximum in its tile: the last bits of the score."""
     return maximum.to(tl.int32, bitcast=True) & (WIDE // 4 - 1)
 
 
@@ -167,7 +167,7 @@ def distance_of(place):
     return (place & -2) * 4 + (place & 1)
 
 
-# If rows of maxima were known to be aligned, threads would load neighbours together, then exchange all to store lists.
+# Not specialised for aligned rows of maxima: threads would load neighbouring maxima, and exchange all to store lists.
 @triton.jit(do_not_specialize=(*ANY_SIZE, "maxima_of_row", "most"))
 def list_keys(
     LENGTHS, A, MAXIMA, TILES, TILE_COUNTS, BITS, BOUNDS, KEYS, SCORES, COUNTS, STARTS, DENSE, ANY_DENSE,
@@ -176,17 +176,17 @@ def list_keys(
     CAUSAL: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_LENGTHS: tl.constexpr,
     R: tl.constexpr, T: tl.constexpr, P: tl.constexpr, WIDE: tl.constexpr, CAPACITY: tl.constexpr,
 ):  # fmt: skip
-    """KEYS and SCORES (heads, queries, CAPACITY) and COUNTS (heads, queries), for the queries begin … last.
+    """Write KEYS and SCORES (heads, queries, CAPACITY) and COUNTS (heads, queries) for queries begin … last − 1.
 
     Scores are less the maximum of the row. STARTS (heads, queries, 2) gets this maximum, NaN for a row with NaN, and a
-    lower bound of the normaliser A. A program lists R rows, P threads holding T tiles of each: so one instruction
-    computes for several rows. For `list_undecided`: TILES (heads, programs, T) are the tiles that any of the rows
-    leaves undecided, and TILE_COUNTS (heads, programs) their number; BITS (heads, programs, P, R) has a bit for each
-    tile p + P·bit, set if the row leaves it undecided; BOUNDS (heads, queries) are upper bounds of the scores without
-    mass, less the maximum.
+    lower bound of the normaliser A. A program lists R rows; P threads share the T tiles of a row, so that one
+    instruction serves several rows. For `list_undecided`: TILES (heads, programs, T) get the tiles that are undecided
+    for any of the R rows, and TILE_COUNTS (heads, programs) their number; bit i of BITS (heads, programs, P, R), at
+    (p, r), is set if tile p + P·i is undecided for row r; BOUNDS (heads, queries) get upper bounds of the scores
+    without mass, less the maximum.
 
-    DENSE (heads, blocks) is marked where a row does not fit: where more than `most` tiles are undecided, or the list
-    has no room for more keys. Then nothing is listed.
+    If a row has more than `most` undecided tiles, or more keys than CAPACITY, the program marks its block in DENSE
+    (heads, blocks) and lists nothing.
     """
     head = tl.program_id(1).to(tl.int64)
     b, h = head // heads, head % heads
@@ -205,7 +205,7 @@ def list_keys(
             wanted = inside[None, :, None] & (tile < ((ends + WIDE - 1) // WIDE * LANES)[None, :, None])
             at_maxima = MAXIMA + (head * (last - begin) + (rows - begin)) * maxima_of_row
             first = tl.load(at_maxima[None, :, None] + tile * 2, mask=wanted, other=NOTHING)
-            # Merge tiles that are far from each other before the bound is computed: neighbours may share the mass.
+            # For the bound merge only tiles that are far from each other: neighbouring tiles may share the mass.
             largest = first
             if S >= 2 and T >= 2 * _FEWEST:
                 largest = _halved(largest)
@@ -257,7 +257,7 @@ def _score_again(
     q, K, kj, row, base, KEYS, SCORES, at_row, count, extras, D: tl.constexpr, WIDTH: tl.constexpr,
     CAPACITY: tl.constexpr,
 ):  # fmt: skip
-    """Scores of all listed keys of queries (R, WIDTH), in float32."""
+    """Compute scores of all listed keys again, in float32, from queries q (R, WIDTH), and store them in SCORES."""
     tl.debug_barrier()
     for n in range(0, tl.max(count, 0), _AGAIN):
         slot = n + tl.arange(0, _AGAIN)
@@ -271,8 +271,8 @@ def _score_again(
 
 @triton.jit
 def _appended(to_keys, to_scores, found, j, y, has_mass, order, CAPACITY: tl.constexpr):
-    """Append keys j (n,) with mass, and their scores (R, n), to lists of `found` entries, (R,); returns the counts."""
-    # A product counts the keys with mass up to each one; its layout is that of the scores.
+    """Append keys j (n,) and scores y where `has_mass`, (R, n), to lists of `found` entries, (R,); returns counts."""
+    # A product with the triangular matrix `order` is a cumulative sum in the layout of the scores.
     slot = found[:, None] + tl.dot(has_mass.to(tl.float16), order).to(tl.int32) - 1
     slot = tl.minimum(slot, CAPACITY - 1)  # overflowing lists are never read
     store_scattered(to_keys[:, None] + slot, tl.broadcast_to(j[None, :], slot.shape), has_mass)
@@ -291,8 +291,8 @@ def list_undecided(
 ):  # fmt: skip
     """Append the keys of undecided tiles to KEYS and SCORES, from TILES, TILE_COUNTS, BITS and BOUNDS of `list_keys`.
 
-    Keys are multiplied TOGETHER at a time. The bits that `list_keys` has written are read, not computed again: a tile
-    that was listed and is undecided too would have its key twice. With EXACT the scores of all keys are computed again.
+    Each product has TOGETHER keys. Undecided tiles are read from BITS, not computed again: rounding might differ, and
+    select a tile whose key is listed already. With EXACT all listed scores are computed again, in float32.
     """
     head = tl.program_id(1).to(tl.int64)
     program = head * tl.num_programs(0) + tl.program_id(0)
@@ -322,7 +322,7 @@ def list_undecided(
         order = (place[:, None] <= place[None, :]).to(tl.float16)
         for m in range(0, number * (WIDE // 4) // TOGETHER):
             tile, part = tl.load(TILES + program * T + m // (WIDE // 4 // TOGETHER)), m % (WIDE // 4 // TOGETHER)
-            # Both by one load.
+            # Load both maxima as one int64.
             both = tl.load(maxima + tile, mask=inside, other=0)
             first = both.to(tl.int32).to(tl.float32, bitcast=True)
             second = (both >> 32).to(tl.int32).to(tl.float32, bitcast=True)

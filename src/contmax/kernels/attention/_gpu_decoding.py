@@ -1,11 +1,11 @@
 r"""Attention of few queries over many keys, without gradients: a step of generation.
 
 `score_keys` writes all scores, and the maximum of every tile, in one pass over the keys. The maxima are scores of a
-part of the keys, so the normaliser of this part is a lower bound of the row's A. `solve_rows`, one program per row,
-reads the tiles whose maximum may have mass, solves the candidates in them, and averages the values of the support.
+part of the keys, whose normaliser is a lower bound of the row's normaliser A. `solve_rows`, one program per row (query
+of a head), reads the tiles whose maximum may have mass, solves their candidates, and averages values of the support.
 
-A row with too many candidates is *dense*: its program finds A by passes over all scores, and the values are averaged by
-products over spans of keys (`average_values`, then `join_means`). Where no row is dense these two leave at once.
+A row with too many candidates is *dense*: its program finds A by passes over all scores. Then `average_values` sums the
+values of spans of keys by products, and `join_means` adds the spans. Without dense rows both kernels return at once.
 """
 
 from typing import Any, NamedTuple
@@ -38,10 +38,10 @@ from contmax.kernels.rows._gpu_solve import (
     sums,
 )
 
-# Neighbouring keys of a tile. The LANES tiles of a block of keys take turns, so that a warp holds all scores of one.
+# A tile has runs of this many neighbouring keys. The LANES tiles of a block take runs in turn: one warp holds a tile.
 _NEIGHBOURS = tl.constexpr(8)
 _MOST_STEPS = tl.constexpr(40)
-# Numbers that grow with the cache: one kernel serves all lengths.
+# Arguments that Triton does not specialise: one compiled kernel serves caches of all lengths.
 ANY_LENGTH = ("span", "tiles", "queries", "keys", "diagonal", "spans")
 
 
@@ -49,12 +49,12 @@ class Queries(NamedTuple):
     """A block of queries of the heads that share one head of keys.
 
     Attributes:
-        b, g: the sequence, and the head of the keys.
-        h, i: the head and the number of each query, int64.
-        row: the place of each among all queries, int64.
-        inside: whether there is such a query.
-        ends: how many of the keys each may attend at most.
-        end: the largest of these.
+        b, g: index of the sequence, and of the key head in it.
+        h, i: head and position of each query, int64.
+        row: index of each query among the B·H·Q queries, int64.
+        inside: whether each query exists.
+        ends: each query may attend only keys before this one.
+        end: the largest of `ends`.
     """
 
     b: Any
@@ -72,7 +72,7 @@ def _queries_of_program(
     LENGTHS, queries, keys, diagonal, heads, group, CAUSAL: tl.constexpr, HAS_LENGTHS: tl.constexpr,
     ROWS: tl.constexpr,
 ):  # fmt: skip
-    """The queries of a program in a grid of spans of keys, heads of keys, and blocks of queries."""
+    """The `Queries` of a program; the axes of the grid are spans of keys, key heads, and blocks of queries."""
     pair = tl.program_id(1).to(tl.int64)
     b, g = pair // (heads // group), pair % (heads // group)
     r = tl.program_id(2) * ROWS + tl.arange(0, ROWS)
@@ -92,7 +92,7 @@ def score_keys(
     CAUSAL: tl.constexpr, HAS_MASK: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_LENGTHS: tl.constexpr,
     D: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """SCORES (all queries, keys in whole blocks) and MAXIMA (all queries, tiles) of a span of keys.
+    """Write SCORES (B·H·Q, keys rounded up to whole blocks) and MAXIMA (B·H·Q, tiles) for a span of keys.
 
     Blocks of keys that no query of the program may attend are not written.
     """
@@ -120,9 +120,9 @@ def score_keys(
 
 @triton.jit
 def _upper_bound(normaliser, epsilon, size, K: tl.constexpr):
-    """A bound of the scores without mass, less the maximum, (1,), from a lower bound of the normaliser.
+    """The upper bound of scores without mass, less the maximum, (1,), from a lower bound of the normaliser.
 
-    `size` is the magnitude of the scores, whose last bits are lost.
+    `size` is the magnitude of the scores, to which their rounding errors are proportional.
     """
     reaches = epsilon > 0.0
     reach = 1.0 / tl.where(reaches, epsilon, 1.0)
@@ -132,7 +132,7 @@ def _upper_bound(normaliser, epsilon, size, K: tl.constexpr):
 
 @triton.jit
 def _climb_over(X, end, maximum, epsilon, normaliser, t, K: tl.constexpr, ROUGH: tl.constexpr, CHUNK: tl.constexpr):
-    """`climb` over scores in memory, CHUNK at a time; returns the normaliser and t, (1,) each."""
+    """`climb` for one row of scores X in memory, CHUNK at a time; returns the normaliser and t, (1,) each."""
     column = tl.arange(0, CHUNK)
     steps = 0
     climbing = True
@@ -162,9 +162,9 @@ def _list_candidates(
     SCORES, TILES, memory, is_live, tile, maximum, below, COLUMNS: tl.constexpr, CANDIDATES: tl.constexpr,
     TOGETHER: tl.constexpr,
 ):  # fmt: skip
-    """List keys with scores above `below`, and the scores less the maximum; returns their number.
+    """List keys whose scores less the maximum are above `below`, with these differences; returns their number.
 
-    `memory` are pointers to keys and scores. A number above CANDIDATES means that the list is not complete.
+    `memory` are pointers to both lists. Only `is_live` tiles are read. More than CANDIDATES: lists are incomplete.
     """
     KEYS, LISTED = memory
     TILE: tl.constexpr = COLUMNS // LANES
@@ -198,7 +198,7 @@ def _mean_of_candidates(
     V, vj, memory, found, epsilon, normaliser, K: tl.constexpr, ROUGH: tl.constexpr, C: tl.constexpr,
     VALUE_WIDTH: tl.constexpr, CANDIDATES: tl.constexpr, TOGETHER: tl.constexpr,
 ):  # fmt: skip
-    """The mean of the values, (VALUE_WIDTH,), by the exact threshold of a list; values without weight are not read."""
+    """The mean of the values, (VALUE_WIDTH,), by exact weights of `found` candidates; reads only values with weight."""
     KEYS, LISTED = memory
     candidate = tl.arange(0, CANDIDATES)
     y = tl.load(LISTED + candidate, mask=candidate < found, other=NOTHING)[None, :]
@@ -221,7 +221,7 @@ def _mean_of_candidates(
 
 @triton.jit
 def _store_mean(OUT, mean, C: tl.constexpr):
-    """Store the means of one row."""
+    """Store the mean of the values of one row."""
     c = tl.arange(0, mean.shape[0])
     tl.store(OUT + c, mean.to(OUT.dtype.element_ty), mask=c < C)
 
@@ -234,10 +234,10 @@ def solve_rows(
     C: tl.constexpr, VALUE_WIDTH: tl.constexpr, COLUMNS: tl.constexpr, WIDE: tl.constexpr,
     CANDIDATES: tl.constexpr, CHUNK: tl.constexpr, TOGETHER: tl.constexpr,
 ):  # fmt: skip
-    """OUT (all queries, C) but for dense rows. STATES (all queries, 2): maximum and t of dense rows, t = 0 elsewhere.
+    """Write OUT (B·H·Q, C) of rows that are not dense, and STATES (B·H·Q, 2): maximum and t of dense rows, else t = 0.
 
-    A row has up to WIDE tiles. TILES, KEYS and LISTED (all queries, CANDIDATES) are memory for this program: tiles that
-    may have mass, then candidates and their scores.
+    A row has up to WIDE tiles. TILES, KEYS and LISTED (B·H·Q, CANDIDATES) are scratch: tiles that may have mass,
+    candidate keys, and the candidates' scores less the maximum.
     """
     ROUGH: tl.constexpr = V.dtype.element_ty != tl.float32  # four digits are enough in half precision
     row = tl.program_id(0).to(tl.int64)
@@ -288,9 +288,9 @@ def average_values(
     ORDER: tl.constexpr, PER_HEAD: tl.constexpr, CAUSAL: tl.constexpr, HAS_LENGTHS: tl.constexpr,
     C: tl.constexpr, VALUE_WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """PARTS (all queries, spans, C): sums of values by weight over a span of keys, and TOTALS (all queries, spans).
+    """Write PARTS (B·H·Q, spans, C), weighted sums of values over a span, and TOTALS (B·H·Q, spans), sums of weights.
 
-    The weights of dense rows are relative to the largest, so that no power is too small for half precision.
+    Only dense rows are written. Their weights are divided by the row's largest, against underflow in half precision.
     """
     ROUGH: tl.constexpr = V.dtype.element_ty != tl.float32
     block = _queries_of_program(LENGTHS, queries, keys, diagonal, heads, group, CAUSAL, HAS_LENGTHS, ROWS)
@@ -302,7 +302,7 @@ def average_values(
         maximum = tl.load(STATES + block.row * 2, mask=is_dense, other=0.0)
         epsilon = tl.where(is_dense, epsilon_of_heads(A, fixed_epsilon, block.h, PER_HEAD, ROWS), 0.5)
         largest, _escort = relative_weights(tl.zeros([ROWS, 1], tl.float32), t, epsilon, ORDER, ROUGH)
-        TOGETHER: tl.constexpr = COLUMNS // 2  # values have to be in registers before they are multiplied
+        TOGETHER: tl.constexpr = COLUMNS // 2  # half a block: values pass through registers
         c, place = tl.arange(0, VALUE_WIDTH), tl.arange(0, TOGETHER)
         V += block.b * vb + block.g * vh
         at_value = place[:, None] * vj + c[None, :]
@@ -330,7 +330,7 @@ def join_means(
     CAUSAL: tl.constexpr, HAS_LENGTHS: tl.constexpr, C: tl.constexpr, VALUE_WIDTH: tl.constexpr,
     TOGETHER: tl.constexpr,
 ):  # fmt: skip
-    """OUT (all queries, C) of dense rows, from the sums over spans."""
+    """Write OUT (B·H·Q, C) of dense rows, from PARTS and TOTALS of `average_values`."""
     row = tl.program_id(0).to(tl.int64)
     if tl.load(STATES + row * 2 + 1) > 0.0:
         key_count = keys_of(LENGTHS, row // queries // heads, keys, HAS_LENGTHS)

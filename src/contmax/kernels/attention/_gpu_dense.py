@@ -1,7 +1,7 @@
 """Attention of dense blocks of rows by products of whole tiles, as softmax attention is computed.
 
-A block is dense if one of its rows has too long a list; with few keys, where lists do not pay, all blocks are dense.
-Programs of other blocks leave at once, so that the host need not wait for the device to know whether there are any.
+A block of rows is dense if the list of one of its rows overflows; with few keys, where lists do not pay, all blocks
+are dense. Programs of other blocks return at once: thus the host never waits to know whether a block is dense.
 """
 
 import triton
@@ -35,13 +35,13 @@ from contmax.kernels.attention._gpu_scores import (
 )
 from contmax.kernels.rows._gpu_solve import NOTHING, exceeds, is_climbing, log_mass, newton_step
 
-# Newton's steps of a threshold at most.
+# The most Newton's steps per threshold.
 _MOST_STEPS = tl.constexpr(40)
 _NO_BLOCK = tl.constexpr(2**31 - 1)
-# In half precision a step is the last if before it ln Σ p is at most _MASS_BEFORE_LAST·k, k = 1/(α − 1), or
-# _MASS_BEFORE_HALLEY·k for a step of Halley's: most rows are left with a thousandth or less. _MASS_LEFT is allowed when
-# the values are averaged. A step that leaves more than _LEAST_FALL of the largest ln Σ p is rounding: where scores
-# share a large number, no threshold is better.
+# In half precision a step is the last if ln Σ p before it is at most _MASS_BEFORE_LAST·k, k = 1/(α − 1), or at most
+# _MASS_BEFORE_HALLEY·k with Halley's method: after it most rows have ln Σ p ≤ 0.001. `attend_dense` accepts _MASS_LEFT.
+# If a step leaves more than _LEAST_FALL of the largest ln Σ p in the block, only rounding is left: where scores share a
+# large number, no threshold is better.
 _MASS_BEFORE_LAST = tl.constexpr(0.02)
 _MASS_BEFORE_HALLEY = tl.constexpr(0.19)
 _MASS_LEFT = tl.constexpr(0.002)
@@ -52,7 +52,7 @@ _LEAST_FALL = tl.constexpr(0.75)
 def _halley_step(step, total, slope, curve, epsilon, K: tl.constexpr):
     """Newton's step of the normaliser, (R,), corrected for the curvature of the power mean: it converges cubically.
 
-    `curve` is Σ u^{k−2} of roots u; K is k, 3 or more, as for a smaller one the curve changes too much on the way.
+    `curve` is Σ u^{k−2} of the roots u. K is k ≥ 3: for smaller k, Σ u^{k−2} changes too much along a step.
     """
     bend = (K - 1) * (curve / tl.maximum(slope, 1e-37) - slope / tl.maximum(total, 1e-37))
     return step / tl.maximum(1.0 - 0.5 * epsilon * step * bend, 0.5)
@@ -63,10 +63,10 @@ def _first_bounds(
     q, K, kj, rows, end, key_count, extras, unit, epsilon,
     D: tl.constexpr, WIDTH: tl.constexpr, COLUMNS: tl.constexpr, POWER: tl.constexpr,
 ):  # fmt: skip
-    """The maximum of each row, NaN where a score is NaN, and a lower bound of the normaliser, where there are no lists.
+    """Without lists: the maximum of each row, NaN if a score is not finite, and a lower bound of the normaliser, (R,).
 
-    Scores are multiples of the unit. The bound is the normaliser of a part of the keys: of the largest among keys whose
-    distance is a multiple of the columns of a block.
+    Scores are multiples of `unit`. The bound is the normaliser of COLUMNS of the scores: for each column of a
+    block of keys, the largest score over all blocks.
     """
     largest = tl.full([DENSE_ROWS, COLUMNS], NOTHING, tl.float32)
     for n in range(0, end, COLUMNS):
@@ -85,10 +85,10 @@ def solve_dense(
     CAUSAL: tl.constexpr, HAS_MASK: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_LENGTHS: tl.constexpr,
     D: tl.constexpr, WIDTH: tl.constexpr, COLUMNS: tl.constexpr, HAS_LISTS: tl.constexpr,
 ):  # fmt: skip
-    """Thresholds of the rows of dense blocks: STARTS gets t for the bound, DENSE the span of blocks of keys with mass.
+    """Solve dense blocks: STARTS gets t in place of the bound of A, DENSE the span of blocks of keys with mass.
 
-    Without lists all blocks are dense, and there are no bounds yet. Then SHIFTS (heads, queries) get `shift_of_rows`,
-    MARKS (key heads,) are set where they are not all 0, and the maximum in STARTS is less its shift.
+    Without lists all blocks are dense, and maxima and bounds are computed first. Then SHIFTS (heads, queries) get
+    `shift_of_rows`, MARKS (key heads,) get 1 if a shift is not 0, and the maxima in STARTS are less the shifts.
     """
     ROUGH: tl.constexpr = Q.dtype.element_ty != tl.float32  # four digits are enough in half precision
     block, head, b, h = last_block_and_head(abreast, heads)
@@ -183,9 +183,9 @@ def attend_dense(
     CAUSAL: tl.constexpr, HAS_MASK: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_LENGTHS: tl.constexpr,
     D: tl.constexpr, C: tl.constexpr, WIDTH: tl.constexpr, COLUMNS: tl.constexpr, HAS_LISTS: tl.constexpr,
 ):  # fmt: skip
-    """OUT (heads, queries, C) of dense blocks, once they are solved; for the backward pass also STATES and MEANS.
+    """Write OUT (heads, queries, C) of dense blocks, from `solve_dense`; with NEEDS_MEANS also STATES and MEANS.
 
-    STATES (heads, queries, 4) are `state_of_rows`, MEANS (heads, queries, C) means of the values by p^{2−α}.
+    STATES (heads, queries, 4) are `state_of_rows`, MEANS (heads, queries, C) means of the values with weights p^{2−α}.
     """
     ROUGH: tl.constexpr = Q.dtype.element_ty != tl.float32  # four digits are enough in half precision
     block, head, b, h = last_block_and_head(abreast, heads)
@@ -231,7 +231,7 @@ def attend_dense(
                 total, slope = tl.sum(totals, 1), tl.sum(slopes, 1)
                 again = tl.full([], False, tl.int1)
                 if ROUGH and POWER != 1 and POWER != ANY_POWER:
-                    # Seldom has the last step left too much mass; then take another.
+                    # Rarely Σ p is still too large: then take another step, and average the values again.
                     normaliser = (1.0 - t) / epsilon
                     largest = tl.max(log_mass(total, normaliser, t, epsilon, POWER), 0)
                     turns += 1

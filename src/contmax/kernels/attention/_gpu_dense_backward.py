@@ -1,4 +1,4 @@
-"""Gradients of attention of dense blocks of rows (`_gpu_dense`), by products of whole tiles too."""
+"""Gradients of attention for dense blocks of rows (`_gpu_dense`), by products of whole tiles."""
 
 import triton
 import triton.language as tl
@@ -32,13 +32,13 @@ from contmax.kernels.rows._gpu_rows import curvature, saturated, unbiased
 
 @triton.jit
 def _next_where(wanted, places, start, other):
-    """The first wanted place from `start` on; `other` if there is none."""
+    """The smallest of `places` ≥ start that is `wanted`; `other` if there is none."""
     return tl.min(tl.where(wanted & (places >= start), places, other), 0)
 
 
 @triton.jit
 def _state_of(STATES, rows):
-    """The state of rows; rows outside get probabilities too, but their cotangents are 0."""
+    """Load `state_of_rows`; rows that do not exist get arbitrary p, but their cotangents are 0."""
     at, inside = STATES + rows.first * 4 + tl.arange(0, DENSE_ROWS) * 4, rows.inside
     first, second = tl.load(at, mask=inside, other=0.0), tl.load(at + 1, mask=inside, other=1.0)
     return first, second, tl.load(at + 2, mask=inside, other=0.0), tl.load(at + 3, mask=inside, other=0.0)
@@ -46,9 +46,9 @@ def _state_of(STATES, rows):
 
 @triton.jit
 def _rates(p, u, epsilon, K: tl.constexpr, ROUGH: tl.constexpr):
-    """`curvature` of p (R, n), any number where p is 0.
+    """`curvature` of p (R, n), finite but arbitrary where p is 0.
 
-    In half precision, where α is far from one, it is computed from u = p^ε, and is ε² times the curvature.
+    If ROUGH and K is not ANY_POWER, the result is ε² times the curvature, computed from u = p^ε.
     """
     if ROUGH and K != ANY_POWER:
         return tl.fma(u, tl.fma(tl.maximum(quick_log2(u), -150.0), 0.69314718, -1.0), 1.0)
@@ -65,9 +65,9 @@ def dense_queries_backward(
     CAUSAL: tl.constexpr, HAS_MASK: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_LENGTHS: tl.constexpr,
     D: tl.constexpr, C: tl.constexpr, WIDTH: tl.constexpr, COLUMNS: tl.constexpr, HAS_LISTS: tl.constexpr,
 ):  # fmt: skip
-    """DQ (heads, queries, D) of dense blocks, and the gradient of α for each row.
+    """Write DQ (heads, queries, D) of dense blocks; with NEEDS_ALPHA also DA (heads, queries), gradients of α by row.
 
-    ALONG (heads, queries) are the products of the cotangents and the means by p^{2−α}.
+    ALONG (heads, queries) gets ⟨g, mean⟩, cotangents g times `MEANS`, for `dense_keys_backward`.
     """
     ROUGH: tl.constexpr = Q.dtype.element_ty != tl.float32  # four digits are enough in half precision
     block, head, b, h = last_block_and_head(abreast, heads)
@@ -112,7 +112,7 @@ def dense_queries_backward(
             if NEEDS_ALPHA:
                 slope = unbiased(tl.sum(turns, 1), tl.sum(rests, 1), tl.sum(rates, 1), tl.sum(masses, 1))
                 if ROUGH and POWER != ANY_POWER:
-                    slope /= epsilon * epsilon  # of sums, not of every score
+                    slope /= epsilon * epsilon  # undo the factor ε² of `_rates` per row, not per score
                 tl.store(DA + rows.first + row, broken - slope, mask=inside)
 
 
@@ -126,9 +126,9 @@ def dense_keys_backward(
     D: tl.constexpr, C: tl.constexpr, WIDTH: tl.constexpr, COLUMNS: tl.constexpr,
     BLOCKS: tl.constexpr, KEY_BLOCK: tl.constexpr, HAS_LISTS: tl.constexpr,
 ):  # fmt: skip
-    """DK (key heads, keys, D) and DV (key heads, keys, C) of blocks of keys that have no entries in lists.
+    """Write DK (key heads, keys, D) and DV (key heads, keys, C) of blocks of keys that have no entries in lists.
 
-    For the others DENSE_DK and DENSE_DV get the part of dense blocks of rows, before it is scaled.
+    For blocks with entries DENSE_DK and DENSE_DV get the part of dense blocks of rows, not multiplied by the scale.
     """
     ROUGH: tl.constexpr = Q.dtype.element_ty != tl.float32  # four digits are enough in half precision
     block, key_head = block_and_head(abreast)
@@ -151,7 +151,7 @@ def dense_keys_backward(
             head = b * heads + h
             extras = Extras(scale, M + (b * mb + h * mh), (mi, mj), HAS_MASK, B + (b * bb + h * bh), (bi, bj), HAS_BIAS)
             epsilon = epsilon_of_heads(A, fixed_epsilon, h, PER_HEAD, DENSE_ROWS)
-            # Runs of neighbouring blocks of rows with mass here: in a run the next rows load while these are used.
+            # Loop over runs of blocks of rows with mass in these keys: a run is pipelined, and loads rows ahead.
             low, high = first_and_end(DENSE, head * row_blocks + blocks, blocks < row_blocks)
             has_mass = (low <= n // COLUMNS) & (n // COLUMNS < high)
             for POWER in tl.static_range(ORDER, 1 if PER_HEAD else ORDER + 1):
@@ -165,7 +165,7 @@ def dense_keys_backward(
                                 not HAS_LISTS,
                             )  # fmt: skip
                             first_row = row_block * DENSE_ROWS
-                            # A query of a sequence without keys may hold any number, NaN too.
+                            # Queries of a sequence without keys may hold NaN: load zeros.
                             asks = rows.inside & (rows.ends > 0) if HAS_LENGTHS else rows.inside
                             q = load_rows(Q + (b * qb + h * qh), qi, first_row, asks, D, WIDTH)
                             g = load_rows(G + (b * gb + h * gh), gi, first_row, rows.inside, C, WIDTH)

@@ -1,4 +1,4 @@
-"""Launches of the kernels of attention, cached for each kind of call: only the tensors are missing."""
+"""Launches of the attention kernels, cached per `AttentionKind`: each lacks only the tensors of a call."""
 
 from typing import Any, NamedTuple
 
@@ -21,27 +21,27 @@ from contmax.kernels.attention._gpu_tile_maxima import tile_maxima
 from contmax.kernels.attention._sizes import DENSE_ROWS, DecodingSizes
 from contmax.kernels.gpu._cached_launch import LAUNCHES, Launch, ReadyLaunch
 
-# Keys of a block in the backward pass.
+# Keys per block of `listed_keys_backward`, by which list entries are sorted.
 _KEY_BLOCK = 64
-# Rows of a program that lists keys; threads that share a row, twice as many for more than _MANY_MAXIMA maxima.
+# `list_keys`: rows per program; threads per row, doubled for rows of more than _MANY_MAXIMA tiles.
 _LISTED_TOGETHER, _THREADS_OF_A_ROW, _MANY_MAXIMA = 16, 8, 256
-# From this many neighbours of a tile on its keys are multiplied again 32 at a time, not 16.
+# `list_undecided` multiplies 32 keys at a time, not 16, if four tiles have this many keys or more.
 _LONG_TILE = 512
-# Keys that a row may multiply again: a share of 1/_UNDECIDED_SHARE, or _FEW_UNDECIDED if that is more.
+# The most keys in undecided tiles of a row: L/_UNDECIDED_SHARE, or _FEW_UNDECIDED if that is more.
 _UNDECIDED_SHARE, _FEW_UNDECIDED = 16, 256
-# Decoding: candidates of a row at most, scores that a row with more reads at a time, and tiles or keys read together.
+# Decoding: the most candidates per row, scores per load of rows with more, and tiles or keys per load.
 _CANDIDATES, _CHUNK, _TOGETHER = 1024, 4096, 32
-# From this many tiles on a row is solved by more warps: a thread has up to 32 maxima.
+# `solve_rows` takes eight warps per _MANY_TILES tiles of a row, or part of these: a thread holds up to 16 maxima.
 _MANY_TILES = 4096
 
 
 class Listing(NamedTuple):
-    """How candidate lists are made.
+    """Launches that make candidate lists, and shapes of the buffers that these share.
 
     Attributes:
-        maxima_shape: (B·H, queries at a time, tiles, 2), float32, of `tile_maxima`.
-        tiles_shape: (B·H, programs, tiles and more), int32, undecided tiles.
-        bits_shape: (B·H, programs, threads of a row · rows), int32, by which rows.
+        maxima_shape: (B·H, queries per block, tiles, 2), float32, for MAXIMA of `tile_maxima`.
+        tiles_shape: (B·H, programs, tiles rounded up to a power of two), int32, for TILES of `list_keys`.
+        bits_shape: (B·H, programs, threads per row · rows per program), int32, for BITS of `list_keys`.
         blocks: for each block of queries the launches of `tile_maxima`, `list_keys` and `list_undecided`.
     """
 
@@ -52,16 +52,16 @@ class Listing(NamedTuple):
 
 
 def _width_of_tiles(kind: AttentionKind) -> int:
-    """Four times the keys of a tile."""
+    """WIDE of the kernels: four times the keys of a tile."""
     return 64 * power_of_two(blocks_of(kind.keys, 16 * kind.tuning.most_tiles))
 
 
 @cached(LAUNCHES)
 def listing(kind: AttentionKind) -> Listing:
-    """Candidate lists, by blocks of queries."""
+    """The `Listing` of a kind, by blocks of queries whose tile maxima fit in `bytes_of_maxima`."""
     tuning, queries = kind.tuning, kind.queries
     wide = _width_of_tiles(kind)
-    # Whole blocks of a product are written.
+    # Round up, because `tile_maxima` writes whole blocks.
     tiles = blocks_of(kind.keys, max(tuning.columns, wide)) * max(tuning.columns // wide, 1) * 4
     together = max(1, tuning.bytes_of_maxima // (kind.all_heads * tiles * 8) // tuning.rows) * tuning.rows
     together = min(together, blocks_of(queries, tuning.rows) * tuning.rows)
@@ -79,7 +79,7 @@ def listing(kind: AttentionKind) -> Listing:
 def _listing_of_block(
     kind: AttentionKind, wide: int, tiles: int, begin: int, last: int
 ) -> tuple[ReadyLaunch, ReadyLaunch, ReadyLaunch]:
-    """Three launches, for queries from `begin` on and before `last`, and tiles of `wide` // 4 keys."""
+    """The launches for queries begin … last − 1, each with `tiles` tiles of wide // 4 keys."""
     tuning, all_tiles = kind.tuning, power_of_two(tiles)
     is_exact, many = kind.dtype == torch.float32, all_tiles > _MANY_MAXIMA
     block: dict[str, Any] = {"begin": begin, "last": last, "tiles": tiles, "WIDE": wide}
@@ -88,7 +88,7 @@ def _listing_of_block(
         tile_maxima,
         (blocks_of(last - begin, tuning.rows), kind.all_heads),
         tuning.warps,
-        # Fewer registers make room for more programs; masks and float32 need more than these.
+        # Few registers let more programs run at once, but masks, biases and float32 need more.
         None if is_exact or kind.mask_strides or kind.bias_strides else tuning.registers,
         tuning.tile_stages if wide == tuning.columns else tuning.stages,
         **block,
@@ -123,22 +123,22 @@ def _listing_of_block(
 
 
 def _threads_of_a_row(tiles: int) -> int:
-    """Threads of a program that share a row while it lists keys; each looks at 32 tiles or fewer."""
+    """P of `list_keys`: threads that share a row; each holds 32 tiles or fewer, one per bit of BITS."""
     return min(_THREADS_OF_A_ROW * (2 if tiles > _MANY_MAXIMA else 1), tiles)
 
 
 @cached(LAUNCHES)
 def listed_means(kind: AttentionKind) -> ReadyLaunch:
-    """Means of the values by lists."""
+    """The launch of `attend_listed`."""
     rows = kind.tuning.listed_rows
-    last_bits = _width_of_tiles(kind) // 4 * 2.0**-22  # of a score and of the maximum
+    last_bits = _width_of_tiles(kind) // 4 * 2.0**-22  # relative errors of a score and of the maximum
     programs = (blocks_of(kind.queries, rows), kind.all_heads)
     return _launch(kind, attend_listed, programs, 1, kind.tuning.listed_registers, last_bits=last_bits, R=rows)
 
 
 @cached(LAUNCHES)
 def dense_means(kind: AttentionKind, has_lists: bool, needs_gradient: bool) -> tuple[ReadyLaunch, ReadyLaunch]:
-    """Thresholds, then means of the values, of dense blocks: of all blocks, where there are no lists."""
+    """Launches of `solve_dense` and `attend_dense`; without lists all blocks are dense."""
     tuning, blocks = kind.tuning, (blocks_of(kind.queries, DENSE_ROWS), kind.all_heads)
     dense: dict[str, Any] = {"COLUMNS": tuning.dense_columns, "HAS_LISTS": has_lists, "NEEDS_MEANS": needs_gradient}
     solve = _launch(
@@ -151,7 +151,7 @@ def dense_means(kind: AttentionKind, has_lists: bool, needs_gradient: bool) -> t
 def dense_gradients(
     kind: AttentionKind, cotangent: tuple[int, ...], has_lists: bool, needs_alpha: bool
 ) -> tuple[ReadyLaunch, ReadyLaunch]:
-    """Gradients of queries, then of keys and values, from dense blocks; strides of the cotangent but for the last."""
+    """Launches of `dense_queries_backward` and `dense_keys_backward`; `cotangent`: its strides, without the last."""
     tuning, blocks = kind.tuning, blocks_of(kind.queries, DENSE_ROWS)
     warps, stages = tuning.dense_warps, tuning.dense_stages
     dense: dict[str, Any] = {"COLUMNS": tuning.dense_columns, "HAS_LISTS": has_lists, **_strides_of(cotangent)}
@@ -171,9 +171,9 @@ def dense_gradients(
 def listed_gradients(
     kind: AttentionKind, cotangent: tuple[int, ...], needs_alpha: bool
 ) -> tuple[tuple[int, ...], ReadyLaunch, ReadyLaunch, ReadyLaunch]:
-    """The shape of the counts of entries, then ranks of entries, gradients of queries, and those of keys and values.
+    """The shape of CELLS, and launches of `rank_entries`, `listed_queries_backward` and `listed_keys_backward`.
 
-    Counts are (B·G, blocks of the rows of a group, blocks of keys), int32: how many entries of lists have both.
+    CELLS (B·G, blocks of rows of H/G query heads, blocks of keys), int32, count the list entries of both blocks.
     """
     tuning, rows = kind.tuning, kind.tuning.gradient_rows
     row_blocks, key_blocks = blocks_of(kind.queries, DENSE_ROWS), blocks_of(kind.keys, _KEY_BLOCK)
@@ -197,13 +197,13 @@ def _strides_of(cotangent: tuple[int, ...]) -> dict[str, int]:
 
 
 class Decoding(NamedTuple):
-    """Attention of few queries: the launches, in order, and the shapes of the buffers that they share.
+    """Launches of decoding, and shapes of the buffers that these share.
 
     Attributes:
-        scores_shape: (all queries, keys in whole blocks), float32.
-        maxima_shape: (all queries, tiles), float32.
-        candidates_shape: (all queries, candidates), for tiles, keys and scores.
-        parts_shape: (all queries, spans, c), float32.
+        scores_shape: (B·H·Q, keys rounded up to whole blocks), float32.
+        maxima_shape: (B·H·Q, tiles), float32.
+        candidates_shape: (B·H·Q, _CANDIDATES), for TILES, KEYS and LISTED of `solve_rows`.
+        parts_shape: (B·H·Q, spans, c), float32.
         score, solve, average, join: launches of `score_keys`, `solve_rows`, `average_values` and `join_means`.
     """
 
@@ -219,7 +219,7 @@ class Decoding(NamedTuple):
 
 @cached(LAUNCHES)
 def decoding(kind: AttentionKind, sizes: DecodingSizes) -> Decoding:
-    """Attention of few queries."""
+    """The `Decoding` of a kind."""
     rows = kind.all_heads * kind.queries
     wide = max(power_of_two(sizes.tiles), 64)
     named: dict[str, Any] = {**sizes._asdict(), "ROWS": sizes.rows, "COLUMNS": sizes.columns, "WIDE": wide}
@@ -247,12 +247,12 @@ def _launch(
     contracts: bool = False,
     **own: Any,
 ) -> ReadyLaunch:
-    """A launch for the tensors of a kind, whose dtypes and device are known.
+    """The launch of a kernel for all calls of a kind; each call adds its tensors.
 
     Args:
-        kind: the kind, which has most arguments.
+        kind: gives most arguments of the kernel (`AttentionKind.arguments`).
         kernel: takes tensors, then numbers, then constants in capitals.
-        grid: numbers of programs.
+        grid: the number of programs along each axis.
         warps, registers, stages, contracts: as for `Launch`.
         own: other arguments of the kernel, by name.
     """

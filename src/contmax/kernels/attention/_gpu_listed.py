@@ -1,10 +1,10 @@
 r"""Attention by candidate lists: exact thresholds and means of the values, then gradients.
 
-Gradients of queries follow the lists of the rows. For keys and values the entries of all lists are sorted by blocks of
-keys, and in one block of keys by blocks of rows: first every block of rows ranks its entries among those for one block
-of keys (`rank_entries`), then a cumulative sum over all counts says where each begins. So the order, and every sum, is
-the same in each run. A program then takes the entries of one block of keys, and adds up their queries and cotangents
-by products with a matrix that has one number per entry (`listed_keys_backward`).
+Gradients of queries are sums over the lists of the rows. For gradients of keys and values the entries of all lists are
+sorted by block of keys, then by block of rows. `rank_entries` counts the entries of each *cell*, a block of rows and a
+block of keys, and ranks entries within their cell; a cumulative sum of the counts gives the offset of each cell. Hence
+the order of entries, and every sum, is deterministic. `listed_keys_backward` takes the entries of one block of keys per
+program, and sums their queries and cotangents by products with a matrix that has one nonzero number per entry.
 """
 
 import triton
@@ -26,17 +26,17 @@ from contmax.kernels.gpu._instructions import earlier_and_all, earlier_ends, loa
 from contmax.kernels.rows._gpu_rows import curvature, escort_of, saturated, unbiased
 from contmax.kernels.rows._gpu_solve import NOTHING, climb, relative_weights
 
-# A program gathers this many keys of each row at a time where its registers cannot hold more.
+# Keys per row that a program gathers at a time, if its registers cannot hold more.
 _TOGETHER = tl.constexpr(4)
-# Code is specialised for lists of up to this length, of up to twice this length, and for longer ones.
+# `_solved` is specialised for lists up to this length, up to twice this length, and longer.
 _SHORT = tl.constexpr(32)
-# A warp takes the entries of this many rows as one sequence and ranks this many at a time, one for each thread.
+# `rank_entries` concatenates the entries of 32 rows, and ranks 32 entries at a time, one per thread of its warp.
 _RANKED = tl.constexpr(32)
 
 
 @triton.jit
 def _entries(KEYS, WEIGHTS, row, count, slot, CAPACITY: tl.constexpr):
-    """Entries `slot` (n,) of the lists of rows (R,): their places, whether they exist, keys and weights, (R, n)."""
+    """Entries `slot` (n,) of the lists of rows (R,): offsets, whether an entry exists, keys, weights, (R, n) each."""
     exists = slot[None, :] < count[:, None]
     at = row[:, None] * CAPACITY + slot[None, :]
     key = tl.load(KEYS + at, mask=exists, other=0).to(tl.int64)
@@ -47,8 +47,8 @@ def _entries(KEYS, WEIGHTS, row, count, slot, CAPACITY: tl.constexpr):
 def _solved(lists, rows, K: tl.constexpr, ROUGH: tl.constexpr, WIDE: tl.constexpr, CAPACITY: tl.constexpr):
     """Turn scores into weights, and remove keys without weight from the lists; returns the sizes of the supports, (R,).
 
-    `lists` are pointers to keys, scores and counts. `rows` are their places and counts, whether they exist, the error
-    of scores in half precision, lower bounds of the normaliser, and ε.
+    `lists` are pointers to keys, scores and counts. `rows` are, per row, its index, its count, whether it exists, the
+    rounding error of its scores, a lower bound of the normaliser, and ε.
     """
     KEYS, WEIGHTS, COUNTS = lists
     row, count, inside, slack, normaliser, epsilon = rows
@@ -57,7 +57,7 @@ def _solved(lists, rows, K: tl.constexpr, ROUGH: tl.constexpr, WIDE: tl.constexp
     exists = slot[None, :] < count[:, None]
     y = tl.load(WEIGHTS + at, mask=exists, other=NOTHING)
     key = tl.load(KEYS + at, mask=exists, other=0)
-    # Rounding may have left a score above the maximum, or all of them below it.
+    # Listed scores are less the row's maximum, but after rounding their maximum may not be 0: subtract it too.
     maximum = tl.where(count > 0, tl.max(y, 1), 0.0)
     y = tl.where(exists, y - maximum[:, None], NOTHING)
     normaliser = tl.maximum(normaliser - maximum, 0.0)
@@ -86,9 +86,9 @@ def attend_listed(
     ORDER: tl.constexpr, PER_HEAD: tl.constexpr, C: tl.constexpr, WIDTH: tl.constexpr, R: tl.constexpr,
     CAPACITY: tl.constexpr,
 ):  # fmt: skip
-    """OUT (heads, queries, C); lists of scores become lists of weights. Rows of a dense block get empty lists.
+    """Write OUT (heads, queries, C), and replace listed scores by weights. Rows of a dense block get empty lists.
 
-    In half precision the place in its tile has replaced the last bits of a score: `last_bits` is their share of it.
+    In half precision places in tiles have replaced the last bits of scores: `last_bits` bounds the relative error.
     """
     head = tl.program_id(1).to(tl.int64)
     b, h = head // heads, head % heads
@@ -118,7 +118,7 @@ def attend_listed(
                     support = _solved(lists, solved, POWER, ROUGH, CAPACITY, CAPACITY)
         tl.debug_barrier()
         V += b * vb + (h // group) * vh
-        # Each thread of a warp reads one key, if there is room: with fewer keys every thread would read all of them.
+        # Gather 32/R keys per row, one per thread, if registers suffice: with fewer keys, each thread would read all.
         TOGETHER: tl.constexpr = 32 // R if WIDTH * V.dtype.element_ty.primitive_bitwidth <= 1024 else _TOGETHER
         part = tl.arange(0, TOGETHER)
         total = tl.zeros([R, WIDTH], tl.float32) + (maximum * 0.0)[:, None]  # NaN stays NaN
@@ -130,7 +130,7 @@ def attend_listed(
 
 @triton.jit
 def _store_pair(PAIRS, to, slope, p, exists):
-    """Store both numbers side by side, in half precision as one number of 32 bits."""
+    """Store `slope` and p side by side in PAIRS, in half precision as one number of 32 bits."""
     kind: tl.constexpr = PAIRS.dtype.element_ty
     if kind == tl.float32:
         store_scattered(PAIRS + to * 2, slope, exists)
@@ -149,11 +149,11 @@ def listed_queries_backward(
     D: tl.constexpr, C: tl.constexpr, WIDTH: tl.constexpr, R: tl.constexpr, CAPACITY: tl.constexpr,
     KEY_BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """The gradient of the queries, and of α for each row with NEEDS_ALPHA. SLOPES, as long as the lists, is scratch.
+    """Write DQ, and with NEEDS_ALPHA the gradient of α per row, DA. SLOPES, as large as all lists, is scratch.
 
-    Each entry of a list is written to its place in the order of `listed_keys_backward`: to PLACES its row, among those
-    of all heads that share the keys, and its place in the block of keys; to PAIRS (…, 2) the gradient of its score, and
-    its weight.
+    Also writes each list entry at its position in the order of `listed_keys_backward`: to PLACES the number
+    row·KEY_BLOCK + key % KEY_BLOCK, rows being counted over all heads that share the keys; to PAIRS (…, 2) the gradient
+    of its score, and its weight.
     """
     ROUGH: tl.constexpr = K.dtype.element_ty != tl.float32  # four digits are enough in half precision
     head = tl.program_id(1).to(tl.int64)
@@ -188,7 +188,7 @@ def listed_queries_backward(
             tl.store(SLOPES + at, along, mask=exists)
         tl.debug_barrier()
         mean = moment / tl.where(mass > 0.0, mass, 1.0)
-        # Number of the cell (this block of rows, first block of keys) in OFFSETS.
+        # Index in OFFSETS of the cell of this block of rows and the first block of keys.
         groups = heads // group
         stride = group * row_blocks
         first = (b * groups + h // group) * key_blocks * stride + (h % group) * row_blocks + row_block
@@ -217,9 +217,9 @@ def listed_queries_backward(
 def rank_entries(
     KEYS, COUNTS, DENSE, RANKS, CELLS, queries, key_blocks, CAPACITY: tl.constexpr, KEY_BLOCK: tl.constexpr
 ):  # fmt: skip
-    """RANKS (heads, queries, CAPACITY): for each entry, the number of earlier ones in its row block and key block.
+    """Write RANKS (heads, queries, CAPACITY): for each list entry, the number of earlier entries in its cell.
 
-    CELLS (heads, row blocks, key blocks), zero before, count entries. A program, one warp, ranks 32 at a time.
+    CELLS (heads, row blocks, key blocks), filled with 0, get the number of entries per cell. A program is one warp.
     """
     row_block = tl.program_id(0)
     head = tl.program_id(1).to(tl.int64)
@@ -235,7 +235,7 @@ def rank_entries(
             here = (head * queries + row_block * DENSE_ROWS + first) * CAPACITY
             at, block = _places(KEYS + here, ends, total, thread, CAPACITY, KEY_BLOCK)
             for n in range(0, total, _RANKED):
-                # The next entries are loaded while these wait for the counts.
+                # Load the next entries while `_rank` waits for the counts of cells.
                 next_at, next_block = _places(KEYS + here, ends, total, thread + n + _RANKED, CAPACITY, KEY_BLOCK)
                 _rank(RANKS + here + at, cells, block, n + thread < total, thread)
                 at, block = next_at, next_block
@@ -243,7 +243,7 @@ def rank_entries(
 
 @triton.jit
 def _places(KEYS, ends, total, n, CAPACITY: tl.constexpr, KEY_BLOCK: tl.constexpr):
-    """Places of entries n of consecutive rows, whose entries end at `ends`, and the blocks of their keys."""
+    """Offsets, and blocks of keys, of entries n of concatenated lists; `ends` (32,) are the ends of the lists."""
     row, start = earlier_ends(ends, n)
     at = row * CAPACITY + n - start
     return at, tl.load(KEYS + at, mask=n < total, other=0) // KEY_BLOCK
@@ -251,8 +251,8 @@ def _places(KEYS, ends, total, n, CAPACITY: tl.constexpr, KEY_BLOCK: tl.constexp
 
 @triton.jit
 def _rank(to, cells, block, exists, slot):
-    """Rank each thread's entry within its block of keys, and add entries to the cell counts."""
-    block = tl.where(exists, block, -1 - slot)  # no other thread has this number
+    """Rank each thread's entry within its cell, and add the entries to the counts in `cells`."""
+    block = tl.where(exists, block, -1 - slot)  # a number that no other thread has
     earlier, all_ = earlier_and_all(block)
     before = tl.load(cells + block, mask=exists, other=0)
     tl.store(to, before + earlier, mask=exists)
@@ -263,14 +263,14 @@ def _rank(to, cells, block, exists, slot):
 
 @triton.jit
 def _where_same(PAIRS, at, exists, same):
-    """Both numbers of the pairs at (n,), each as a matrix (KEY_BLOCK, n) with zeros where the key is another."""
+    """The slopes and the weights in PAIRS at (n,), each as a matrix (KEY_BLOCK, n), with zeros where not `same`."""
     kind: tl.constexpr = PAIRS.dtype.element_ty
     if kind == tl.float32:
         both = tl.load(PAIRS + at[:, None] * 2 + tl.arange(0, 2)[None, :], mask=exists[:, None], other=0.0)
         slope, p = tl.split(both)
         return tl.where(same, slope[None, :], 0.0), tl.where(same, p[None, :], 0.0)
     else:
-        # As one number of 32 bits, both need one `where`.
+        # Select both as one number of 32 bits, by one `where`.
         both = tl.load(PAIRS.to(tl.pointer_type(tl.int32), bitcast=True) + at, mask=exists, other=0)
         both = tl.where(same, both[None, :], 0)
         slope, p = both.to(tl.int16), (both >> 16).to(tl.int16)
@@ -279,9 +279,9 @@ def _where_same(PAIRS, at, exists, same):
 
 @triton.jit
 def entries_of(OFFSETS, key_head, block, key_blocks, cells):
-    """The first entry for a block of keys, and the end of its entries.
+    """Index of the first entry of a block of keys, and the end of its entries, among all sorted entries.
 
-    It has `cells` cells: one for each block of rows of each head of its group.
+    A block of keys has `cells` cells: one per block of rows of each query head that shares the keys.
     """
     cell = (key_head * key_blocks + block) * cells
     return tl.load(OFFSETS + cell - 1, mask=cell > 0, other=0), tl.load(OFFSETS + cell + cells - 1)
@@ -294,10 +294,10 @@ def listed_keys_backward(
     D: tl.constexpr, C: tl.constexpr, WIDTH: tl.constexpr,
     GROUPED: tl.constexpr, KEY_BLOCK: tl.constexpr, TOGETHER: tl.constexpr,
 ):  # fmt: skip
-    """DK (key heads, keys, D) and DV (key heads, keys, C); a block of keys has `cells` cells (`entries_of`).
+    """Write DK (key heads, keys, D) and DV (key heads, keys, C); a block of keys has `cells` cells (`entries_of`).
 
-    The part of dense blocks of rows is added. Where there are such blocks, blocks of keys without entries are not
-    touched: `dense_keys_backward` has written them.
+    If a key head has dense blocks of rows, their part, DENSE_DK and DENSE_DV, is added, and blocks of keys without
+    entries are skipped: `dense_keys_backward` has written them.
     """
     block, key_head = block_and_head(abreast)
     groups = heads // group

@@ -1,8 +1,8 @@
-"""Scores of blocks of queries and keys, and their powers: the device functions that the kernels of attention share.
+"""Device functions that the attention kernels share: scores of blocks of queries and keys, and weights of scores.
 
-With ε = α − 1 and k = 1/ε a weight is the k-th power of a root, and roots are a line of scores (`rows._gpu_solve`).
-In half precision dense blocks make no scores: a product is multiplied once, by the slope of the line in units of the
-products.
+`rows._gpu_solve` defines ε, k, A, t, roots, escorts, K (POWER in kernels) and ROUGH. A weight is the k-th power of a
+root, a *line* (an affine function) of the score. Without a bias kernels do not scale the products ⟨q, k⟩: scores are
+multiples of `unit`, the scale; with a bias `unit` is 1. In shapes, `heads` are B·H and `key heads` B·G.
 """
 
 from typing import Any, NamedTuple
@@ -14,18 +14,18 @@ from contmax.kernels.attention._sizes import DENSE_ROWS as _DENSE_ROWS
 from contmax.kernels.rows._gpu_solve import AT_THRESHOLD, NOTHING, log, powers_of_roots, relative_weights
 
 DENSE_ROWS = tl.constexpr(_DENSE_ROWS)
-# Tiles that share neighbouring keys.
+# Threads that share a row of a matrix product, and so tiles that share a group of neighbouring keys.
 LANES = tl.constexpr(4)
-# How products of float32 are computed.
+# The precision of float32 products.
 PRECISION = tl.constexpr("tf32x3")
-# Sizes that a compiled kernel does not specialise for multiples of 16: one kernel serves sentences of any length.
+# Arguments that Triton does not specialise, say for multiples of 16: one compiled kernel serves all lengths.
 ANY_SIZE = ("begin", "last", "queries", "keys", "diagonal", "abreast")
-# Where every head has its own α, powers are computed in two ways (K of `rows._gpu_solve`): for any α, and for an α far
-# from one.
+# If α is a tensor, each kernel contains code for two values of K: ANY_POWER for any α, and FAR_POWER, which is faster,
+# for α ≥ 1.1.
 ANY_POWER = tl.constexpr(-1)
 FAR_POWER = tl.constexpr(0)
-# Scores are large from this multiple of ε on: in units of ε·score float32 has three digits or more behind the point
-# below it.
+# A row is shifted if ε·|maximum| exceeds this. Up to this size float32 holds ε·score to three digits after the decimal
+# point.
 _LARGE = tl.constexpr(1024.0)
 
 
@@ -34,7 +34,7 @@ class Extras(NamedTuple):
 
     Attributes:
         scale: factor of the products.
-        mask, bias: pointers to those of the head, and the strides of queries and keys.
+        mask, bias: pointers to the head's mask and bias; `…_strides` are along queries and keys.
         has_mask, has_bias: whether the pointers are read.
     """
 
@@ -51,12 +51,12 @@ class Rows(NamedTuple):
     """A dense block: DENSE_ROWS queries of one head.
 
     Attributes:
-        first: the place of the first among the queries of all heads, int64.
-        index: of each query.
-        inside: whether there is such a query.
-        ends: how many of the keys each may attend at most.
-        unmasked: how many keys every row attends by scaled products alone.
-        shifts: pointer to that of the first row, read where `has_shifts`.
+        first: index of the first query among the queries of all heads, int64.
+        index: position of each query in its sequence.
+        inside: whether each query exists.
+        ends: each query may attend only keys before this one.
+        unmasked: scores of keys before this one need no mask, bias or shift.
+        shifts: pointer to the shift of the first row (`shift_of_rows`), read if `has_shifts`.
     """
 
     first: Any
@@ -86,14 +86,14 @@ def block_and_head(abreast):
 
 @triton.jit
 def last_block_and_head(abreast, heads):
-    """`block_and_head` from the last block on: with causal masks it takes longest; also the sequence, and its head."""
+    """`block_and_head`, last block first: it is the longest under a causal mask; then the sequence b and its head h."""
     turn, head = block_and_head(abreast)
     return tl.num_programs(0) - 1 - turn, head, head // heads, head % heads
 
 
 @triton.jit
 def keys_of(LENGTHS, b, keys, HAS_LENGTHS: tl.constexpr):
-    """How many keys the sequence b has."""
+    """The number of keys of sequence b."""
     if HAS_LENGTHS:
         return tl.minimum(tl.load(LENGTHS + b), keys)
     else:
@@ -102,7 +102,7 @@ def keys_of(LENGTHS, b, keys, HAS_LENGTHS: tl.constexpr):
 
 @triton.jit
 def end_of(row, key_count, diagonal, CAUSAL: tl.constexpr):
-    """How many of the keys a row may attend at most."""
+    """The end of the keys that a row may attend: lengths and causality forbid all keys from it on."""
     if CAUSAL:
         return tl.minimum(tl.maximum(row + 1 + diagonal, 0), key_count)
     else:
@@ -111,13 +111,13 @@ def end_of(row, key_count, diagonal, CAUSAL: tl.constexpr):
 
 @triton.jit
 def start_of(row, stride):
-    """Where a row begins, in 64 bits. Places in a block of rows have 32 bits, which take half the instructions."""
+    """The offset of a row, in 64 bits. Offsets within a block of rows have 32 bits, at half the instructions."""
     return tl.cast(row, tl.int64) * stride
 
 
 @triton.jit
 def load_rows(X, stride, n, inside, C: tl.constexpr, WIDTH: tl.constexpr):
-    """Rows of a matrix with C columns from n on, (R, WIDTH), with zeros outside of it."""
+    """Rows of a matrix X with C columns, from row n on, (R, WIDTH), with zeros outside of the matrix."""
     c = tl.arange(0, WIDTH)
     at = tl.arange(0, inside.shape[0])[:, None] * stride + c[None, :]
     return tl.load(X + start_of(n, stride) + at, mask=inside[:, None] & (c < C)[None, :], other=0.0)
@@ -125,7 +125,7 @@ def load_rows(X, stride, n, inside, C: tl.constexpr, WIDTH: tl.constexpr):
 
 @triton.jit
 def store_rows(X, n, x, inside, C: tl.constexpr):
-    """Store x (R, WIDTH) in rows of a matrix (…, C), from n on."""
+    """Store x (R, WIDTH) in rows of a contiguous matrix X with C columns, from row n on."""
     c = tl.arange(0, x.shape[1])
     at = tl.arange(0, x.shape[0])[:, None] * C + c[None, :]
     tl.store(X + start_of(n, C) + at, x.to(X.dtype.element_ty), mask=inside[:, None] & (c < C)[None, :])
@@ -133,7 +133,7 @@ def store_rows(X, n, x, inside, C: tl.constexpr):
 
 @triton.jit
 def load_columns(X, stride, n, count, C: tl.constexpr, WIDTH: tl.constexpr, COLUMNS: tl.constexpr):
-    """The rows of a matrix (count, C) from n on as columns, (WIDTH, COLUMNS), with zeros outside of it."""
+    """Rows of a matrix X (count, C), from row n on, as columns (WIDTH, COLUMNS), with zeros outside of the matrix."""
     column, c = tl.arange(0, COLUMNS), tl.arange(0, WIDTH)
     at = column[None, :] * stride + c[:, None]
     return tl.load(X + start_of(n, stride) + at, mask=(n + column < count)[None, :] & (c < C)[:, None], other=0.0)
@@ -141,7 +141,7 @@ def load_columns(X, stride, n, count, C: tl.constexpr, WIDTH: tl.constexpr, COLU
 
 @triton.jit
 def gathered(X, stride, j, exists, C: tl.constexpr, WIDTH: tl.constexpr):
-    """Rows j (R, n) of a matrix with C columns, (R, n, WIDTH), float32."""
+    """Rows j (R, n) of a matrix X with C columns, (R, n, WIDTH), in float32; zeros where not `exists`."""
     c = tl.arange(0, WIDTH)
     wanted = exists[:, :, None] & (c < C)[None, None, :]
     return tl.load(X + j[:, :, None] * stride + c[None, None, :], mask=wanted, other=0.0).to(tl.float32)
@@ -149,13 +149,13 @@ def gathered(X, stride, j, exists, C: tl.constexpr, WIDTH: tl.constexpr):
 
 @triton.jit
 def larger(a, b):
-    """The larger of two; NaN wins."""
+    """The larger of a and b; NaN wins."""
     return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
 
 
 @triton.jit
 def epsilon_of_heads(A, fixed_epsilon, h, PER_HEAD: tl.constexpr, R: tl.constexpr):
-    """ε = α − 1 of a head for R rows, (R,); NaN where the kernels know no such α."""
+    """ε = α − 1 of a head for R rows, (R,); NaN if a tensor holds an α outside of [1, 2]."""
     if PER_HEAD:
         epsilon = tl.load(A + h).to(tl.float32) - 1.0
         epsilon = tl.where((epsilon >= 0.0) & (epsilon <= 1.0), epsilon, float("nan"))
@@ -166,9 +166,9 @@ def epsilon_of_heads(A, fixed_epsilon, h, PER_HEAD: tl.constexpr, R: tl.constexp
 
 @triton.jit
 def has_power(A, h, K: tl.constexpr, PER_HEAD: tl.constexpr):
-    """Whether the powers of a head are computed by K: always for a fixed α, else by ANY_POWER or by FAR_POWER.
+    """Whether head h uses the code for K: always if α is a number; else FAR_POWER if α ≥ 1.1, and ANY_POWER below.
 
-    Kernels try ``tl.static_range(ORDER, 1 if PER_HEAD else ORDER + 1)``: both, or the one of the fixed α.
+    Kernels loop over ``tl.static_range(ORDER, 1 if PER_HEAD else ORDER + 1)``: the K of a number, or −1 and 0.
     """
     if PER_HEAD:
         return (tl.load(A + h).to(tl.float32) >= 1.1) == (K == FAR_POWER)
@@ -197,7 +197,7 @@ def dense_rows(
     head, block, queries, key_count, diagonal, extras, SHIFTS, is_shifted,
     CAUSAL: tl.constexpr, HAS_SHIFTS: tl.constexpr,
 ):  # fmt: skip
-    """The `Rows` of a block; where one `is_shifted`, no score is a scaled product alone."""
+    """The `Rows` of a block; `is_shifted`: whether a row may have a shift, which then applies to all its scores."""
     row = block * DENSE_ROWS
     index, first = row + tl.arange(0, DENSE_ROWS), head * queries + row
     unmasked = 0
@@ -210,10 +210,10 @@ def dense_rows(
 
 @triton.jit
 def dense_scores(q, k, n, rows, extras):
-    """Scores (rows, keys) of queries (rows, d) and keys (d, keys), from the key n on; NOTHING where not allowed.
+    """Scores (rows, keys) of queries q (rows, d) and keys k (d, keys), the first of which is key n; NOTHING if masked.
 
-    They are multiples of the scale, or of 1 with a bias, less the shift of their rows; where one is not 0,
-    `rows.unmasked` must be.
+    Scores are multiples of `unit`, less the shifts of their rows. Shifts apply from key `rows.unmasked` on, which
+    therefore must be 0 if a shift is not.
     """
     z = tl.dot(q, k, input_precision=PRECISION)
     x = z * extras.scale if extras.has_bias else z
@@ -230,18 +230,18 @@ def dense_scores(q, k, n, rows, extras):
 
 @triton.jit
 def shift_of_rows(maximum, epsilon, unit):
-    """What to subtract from the scores of each row first: 0, or the maximum where it is so large that the line of roots
-    would lose digits that differences of scores have.
+    """The number to subtract from all scores of a row first, (R,): 0, or the maximum where it is so large that the line
+    of roots would lose digits that differences of scores have.
     """
     return tl.where(tl.abs(maximum * unit) * epsilon > _LARGE, maximum, 0.0)
 
 
 @triton.jit
 def line_of_roots(maximum, t, epsilon, unit, K: tl.constexpr):
-    """Roots as a function of products, which are scores in this unit: slope and value at 0, (R,) each.
+    """The line u = slope·x + base that gives the root u of a score x in multiples of `unit`: slope and base, (R,) each.
 
-    K is as in `rows._gpu_solve`, but α is not next to one; t = 1 − εA, with A the normaliser of scores less the
-    maximum.
+    K is not ANY_POWER. t = 1 − εA, where A is the normaliser of scores less their maximum; for K = 0 roots are divided
+    by t, the root of the maximum.
     """
     slope = epsilon if K > 0 else epsilon / t
     return slope * unit, (t if K > 0 else 1.0) - slope * maximum
@@ -249,9 +249,9 @@ def line_of_roots(maximum, t, epsilon, unit, K: tl.constexpr):
 
 @triton.jit
 def powers_of_line(x, slope, base, epsilon, K: tl.constexpr):
-    """Weights and escorts of products x, (R, n), and roots: weights are their k-th powers. All have four digits."""
+    """Weights, escorts and roots of scores x, (R, n), to four digits; `slope` and `base` are `line_of_roots`."""
     u = tl.fma(x, slope[:, None], base[:, None])
-    # The line loses the last bits of its value at 0.
+    # Roots up to the rounding error of the line, which is relative to |base|, count as 0.
     u = tl.where(u > (tl.abs(base) * AT_THRESHOLD)[:, None], u, 0.0) if K == 1 else tl.maximum(u, 0.0)
     weight, escort = powers_of_roots(u, epsilon, K)
     return weight, escort, u
@@ -259,7 +259,7 @@ def powers_of_line(x, slope, base, epsilon, K: tl.constexpr):
 
 @triton.jit
 def state_of_weights(maximum, t, epsilon, unit, K: tl.constexpr, ROUGH: tl.constexpr):
-    """What `weights_of_scores` needs of each row: `line_of_roots` in half precision, unless α may be next to one."""
+    """Two numbers per row for `weights_of_scores`: `line_of_roots` if ROUGH and not ANY_POWER, else maximum and t."""
     if ROUGH and K != ANY_POWER:
         return line_of_roots(maximum, t, epsilon, unit, K)
     else:
@@ -268,7 +268,7 @@ def state_of_weights(maximum, t, epsilon, unit, K: tl.constexpr, ROUGH: tl.const
 
 @triton.jit
 def weights_of_scores(x, first, second, epsilon, unit, K: tl.constexpr, ROUGH: tl.constexpr):
-    """Weights, escorts and, by `powers_of_line`, roots of scores (rows, keys) in this unit, by `state_of_weights`."""
+    """Weights, escorts and roots (or weights, if no line is used) of scores x; first, second: `state_of_weights`."""
     if ROUGH and K != ANY_POWER:
         return powers_of_line(x, first, second, epsilon, K)
     else:
@@ -279,7 +279,7 @@ def weights_of_scores(x, first, second, epsilon, unit, K: tl.constexpr, ROUGH: t
 
 @triton.jit
 def probabilities(x, state, epsilon, unit, K: tl.constexpr, ROUGH: tl.constexpr):
-    """p and p^{2−α} of scores (rows, keys) from `state_of_rows`, and p^{α−1} where `powers_of_line` are used."""
+    """p and p^{2−α} of scores (rows, keys), then p^{α−1} if ROUGH and not ANY_POWER; `state` is `state_of_rows`."""
     p, escort, u = weights_of_scores(x, state[0], state[1], epsilon, unit, K, ROUGH)
     if not ROUGH or K == ANY_POWER:
         p, escort = p * state[2][:, None], escort * state[3][:, None]
@@ -288,10 +288,10 @@ def probabilities(x, state, epsilon, unit, K: tl.constexpr, ROUGH: tl.constexpr)
 
 @triton.jit
 def state_of_rows(maximum, t, total, epsilon, unit, K: tl.constexpr, ROUGH: tl.constexpr):
-    """Four numbers for each row, from which `probabilities` follow; `total` is the sum of its weights.
+    """Four numbers per row for `probabilities`; `total`, (R,), is the sum of the row's weights.
 
-    The first two are `state_of_weights`; a line of roots becomes that of p^{α−1}. The others are the factors of weights
-    and escorts: p = weight/total, p^{2−α} = escort/total^{2−α}.
+    The first two are `state_of_weights`, with a line of roots scaled to give p^{α−1}. The others are factors of weights
+    and escorts, 1/total and 1/total^{2−α}: p = weight/total, p^{2−α} = escort/total^{2−α}.
     """
     log_factor = -log(tl.where(total > 0.0, total, 1.0))
     first, second = state_of_weights(maximum, t, epsilon, unit, K, ROUGH)
@@ -303,13 +303,13 @@ def state_of_rows(maximum, t, total, epsilon, unit, K: tl.constexpr, ROUGH: tl.c
 
 @triton.jit
 def by_lane(x):
-    """Sums over the entries of each row of a product (R, n) that one thread has, (R, LANES), without any exchange."""
+    """Sums of x (R, n), laid out as a product, over the entries of a row in each thread, (R, LANES): no exchange."""
     return tl.sum(tl.sum(tl.reshape(x, [x.shape[0], x.shape[1] // (2 * LANES), LANES, 2]), 3), 1)
 
 
 @triton.jit
 def by_lane_of_products(a, b):
-    """`by_lane` of a·b, (R, LANES), with half of the products contracted into sums, which the compiler may not do."""
+    """`by_lane` of a·b; half of the products are fused into sums by `tl.fma`, as the compiler must not fuse any."""
     shape: tl.constexpr = [a.shape[0], a.shape[1] // (2 * LANES), LANES, 2]
     a_left, a_right = tl.split(tl.reshape(a, shape))
     b_left, b_right = tl.split(tl.reshape(b, shape))
@@ -318,6 +318,6 @@ def by_lane_of_products(a, b):
 
 @triton.jit
 def first_and_end(DENSE, at, exists):
-    """The first and the end of the blocks of keys in which dense blocks have mass."""
+    """Unpack `AttentionLists.dense`: the first block of keys with mass, and the end, one past the last."""
     span = tl.load(DENSE + at, mask=exists, other=0)
     return span.to(tl.int32), (span >> 32).to(tl.int32)

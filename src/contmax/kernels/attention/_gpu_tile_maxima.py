@@ -1,14 +1,14 @@
-r"""The two largest scores of every tile of a row, its maxima: all that is stored of the product of queries and keys.
+r"""Tile maxima, the two largest scores of every tile of a row: all that is stored of the product of queries and keys.
 
-A *tile* is the sixteen keys of 64 neighbours that one thread holds of a row in the layout of a matrix product: keys
-8i + 2l + e, i < 8, e < 2, for l = 0 … 3. So threads find the maxima without any exchange. For long rows a tile has
-these keys of several neighbouring 64s. The place of a score in its tile is written over the last bits of the score: of
-24 bits 15 or more are left. That is enough for half precision; scores of float32 are computed again
-(`list_undecided`).
+In the layout of a matrix product four threads share a row. Of 64 neighbouring keys thread l = 0 … 3 holds the sixteen
+keys 8i + 2l + e, i < 8, e < 2. These keys are a *tile*, so that threads find maxima without any exchange. For long rows
+a tile unites these keys of several neighbouring groups of 64. The place of a score in its tile is written over the last
+bits of the score, of whose 24 bits 15 or more remain. That is enough for half precision; `list_undecided` computes
+scores of float32 again.
 
-Keys are read from the last to the first, as those near a query often have the largest scores. A block none of whose
-scores is within 1/(α − 1) of one that its row has already seen has no mass and is skipped. (A product of −∞ is not a
-number here, and counts, unless it is in such a block.)
+Keys are read from the last to the first, because keys near a query often have the largest scores. A block of keys is
+skipped if each of its scores is more than 1/(α − 1) below a score that its row has already seen: it has no mass. (In
+other blocks writing the place turns a product of −∞ into NaN, and the row becomes NaN.)
 """
 
 import triton
@@ -32,28 +32,28 @@ from contmax.kernels.attention._gpu_scores import (
 from contmax.kernels.gpu._instructions import marked
 from contmax.kernels.rows._gpu_solve import NOTHING
 
-# The last blocks of keys are searched for mass first, one of _SEARCHED_SHARE blocks, and _SEARCHED_FIRST at least; the
-# others only if half of these have none.
+# A program tests the last 1/_SEARCHED_SHARE of its blocks of keys, at least _SEARCHED_FIRST, for blocks to skip. If it
+# skips half of these, it tests the rest too.
 _SEARCHED_SHARE = tl.constexpr(8)
 _SEARCHED_FIRST = tl.constexpr(2)
 
 
 @triton.jit
 def _merged(a, b, c, d):
-    """The two largest of two pairs, each in falling order; NaN wins."""
+    """The two largest, in falling order, of two pairs a ≥ b and c ≥ d; NaN wins."""
     return larger(a, c), tl.maximum(tl.minimum(a, c), tl.maximum(b, d))
 
 
 @triton.jit
 def _largest(x):
-    """The largest score of each row of a block that a thread has, (R, LANES); NaN wins."""
+    """The largest score of each row of a block x (R, n) in each thread, (R, LANES); NaN wins."""
     left, right = tl.split(tl.reshape(x, [x.shape[0], x.shape[1] // 8, LANES, 2]))
     return tl.reduce(larger(left, right), 1, larger)
 
 
 @triton.jit
 def _maxima_of_block(x, PART: tl.constexpr, WIDE: tl.constexpr):
-    """The two largest scores of each tile that begins or lies in a block, (R, tiles, LANES), places in the last bits.
+    """The two largest scores of each tile within a block x, (R, groups, LANES) each, with places in the last bits.
 
     PART neighbouring columns of the block belong to one group of LANES tiles.
     """
@@ -63,7 +63,7 @@ def _maxima_of_block(x, PART: tl.constexpr, WIDE: tl.constexpr):
     TILES: tl.constexpr = x.shape[1] // PART
     left, right = tl.split(tl.reshape(x, [x.shape[0], TILES, PART // 8, LANES, 2]))
     first, second = larger(left, right), tl.minimum(left, right)
-    # Compare halves with halves until one column is left: both are in one thread.
+    # Merge halves until one column is left; both halves are in one thread.
     first, second = _halved(first, second)
     first, second = _halved(first, second)
     first, second = _halved(first, second)
@@ -76,7 +76,7 @@ def _maxima_of_block(x, PART: tl.constexpr, WIDE: tl.constexpr):
 
 @triton.jit
 def _halved(first, second):
-    """The two largest of both halves along the third axis of (R, tiles, n, LANES)."""
+    """Merge both halves of pairs (R, groups, n, LANES), first ≥ second, along the third axis."""
     shape: tl.constexpr = [first.shape[0], first.shape[1], 2, first.shape[2] // 2, LANES]
     a, c = tl.split(tl.permute(tl.reshape(first, shape), (0, 1, 3, 4, 2)))
     b, d = tl.split(tl.permute(tl.reshape(second, shape), (0, 1, 3, 4, 2)))
@@ -85,9 +85,9 @@ def _halved(first, second):
 
 @triton.jit
 def _take_block(x, first, second, counts, n, to, COLUMNS: tl.constexpr, WIDE: tl.constexpr):
-    """Merge a block into the maxima of its tiles where it `counts`, and store maxima that are complete.
+    """Merge a block x, if it `counts`, into the maxima of its tiles, first and second; store maxima that are complete.
 
-    `to` are the pointer to the maxima, the places of those of a group of tiles, and which of these exist.
+    `to` is a pointer to the maxima, the offsets of the maxima of one block, and whether their rows exist.
     """
     MAXIMA, at, stored = to
     if counts:
@@ -99,7 +99,7 @@ def _take_block(x, first, second, counts, n, to, COLUMNS: tl.constexpr, WIDE: tl
             high, low = _merged(first, second, high, low)
         first, second = high, low
     if WIDE <= COLUMNS or n % WIDE == 0:
-        # Both of a tile side by side, and neighbouring tiles.
+        # Store both maxima of a tile side by side, then the next tile's.
         pairs = tl.reshape(tl.join(first, second), [first.shape[0], first.shape[1] * LANES * 2])
         tl.store(MAXIMA + at + (n // WIDE) * (2 * LANES), pairs, mask=stored)
         first = tl.full(first.shape, NOTHING, tl.float32)
@@ -109,7 +109,7 @@ def _take_block(x, first, second, counts, n, to, COLUMNS: tl.constexpr, WIDE: tl
 
 @triton.jit
 def _bound(best, reach):
-    """From the largest products that each thread has seen, (R, LANES): products up to this bound have no mass, (R,)."""
+    """Products up to this bound, (R,), have no mass; `best` (R, LANES) is the largest that each thread has seen."""
     best = tl.reduce(best, 1, larger)
     return best - reach - 1e-5 * tl.abs(best)
 
@@ -119,9 +119,9 @@ def _whole_blocks(
     q, K, kj, high, low, first, second, best, bound, to,
     SEARCHES: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, COLUMNS: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """Blocks of keys that all queries may attend, from `high` down to `low`; returns maxima and the number of skipped.
+    """Take the blocks of keys high − 1, …, low, which all queries may attend; return first, second, best and skipped.
 
-    With SEARCHES blocks without a product above the bound are skipped.
+    With SEARCHES, blocks without a product above `bound` are skipped, and `skipped` counts them.
     """
     d = tl.arange(0, WIDTH)
     at_key = tl.arange(0, COLUMNS)[None, :] * kj + d[:, None]
@@ -151,10 +151,10 @@ def tile_maxima(
     CAUSAL: tl.constexpr, HAS_MASK: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_LENGTHS: tl.constexpr,
     D: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """MAXIMA (heads, last − begin, tiles, 2) of the queries begin … last; tiles behind the last key are not written.
+    """Write MAXIMA (heads, last − begin, tiles, 2) of queries begin … last − 1, but not of tiles beyond the last key.
 
-    They are products, or scores where there is a bias. Without mask and bias they may be NOTHING where no key of a
-    block has mass.
+    Maxima are products ⟨q, k⟩, or scores if there is a bias. Without mask and bias, tiles of skipped blocks, where no
+    key has mass, may get NOTHING.
     """
     block, head, b, h = last_block_and_head(abreast, heads)
     rows = begin + block * ROWS + tl.arange(0, ROWS)
@@ -165,7 +165,7 @@ def tile_maxima(
     key_count = keys_of(LENGTHS, b, keys, HAS_LENGTHS)
     ends = end_of(rows, key_count, diagonal, CAUSAL)
     end = end_of(tl.minimum(begin + (block + 1) * ROWS, last) - 1, key_count, diagonal, CAUSAL)
-    # Up to here every query of the block may attend every key.
+    # Every query of the block may attend every key before `whole`.
     whole = end_of(begin + block * ROWS, key_count, diagonal, CAUSAL) // COLUMNS * COLUMNS
     if HAS_MASK or HAS_BIAS:
         whole = 0

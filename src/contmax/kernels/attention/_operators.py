@@ -1,4 +1,4 @@
-"""Entmax attention by Triton's kernels as operators: both passes, and decoding. α is a number, or a tensor (H,)."""
+"""Operators of entmax attention by Triton's kernels: forward, backward, and decoding. α is a number or (H,)."""
 
 from typing import Any
 
@@ -14,16 +14,16 @@ from contmax.kernels.attention._tensors import (
     empty_attended,
 )
 
-# Entries of all lists are numbered by 32 bits, and a grid of programs has at most this many heads.
+# List entries have 32-bit indices, and the axis of heads in a grid of programs has at most this size.
 _MOST_ENTRIES, _MOST_HEADS = 2**31, 65535
-# The scores of decoding are all in memory at once, 4 bytes each.
+# Decoding holds all scores in memory, 4 bytes each: at most this many.
 _MOST_SCORES = 2**31
 
 
 def attention_fits(query: Tensor, key: Tensor, value: Tensor) -> bool:
     """Whether Triton's kernels take tensors of these sizes, (*batch, H, Q, d), (*batch, G, L, d) and (*batch, G, L, c).
 
-    They take α in (1, 2].
+    The kernels also need α in (1, 2], which this function does not check.
     """
     if 0 in (*query.shape, *key.shape, *value.shape):
         return False
@@ -33,7 +33,7 @@ def attention_fits(query: Tensor, key: Tensor, value: Tensor) -> bool:
 
 
 def decoding_fits(query: Tensor, key: Tensor, value: Tensor) -> bool:
-    """Whether the kernels of `decoding` take tensors of these sizes, which `attention_fits` has found to fit."""
+    """Whether `decoding` takes tensors of these sizes, provided that `attention_fits` is true of them."""
     width = max(query.shape[-1], value.shape[-1])
     return (
         key.shape[-2] <= most_keys_of_decoding(width, query.element_size())
@@ -51,7 +51,7 @@ def _empty_gradients(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> A
 def attention(
     query: Tensor, key: Tensor, value: Tensor, alpha: float | Tensor, options: AttentionOptions, needs_gradient: bool
 ) -> list[Tensor]:
-    """Means of the values, then `AttentionLists`; queries (B, H, Q, d), keys (B, G, L, d), values (B, G, L, c)."""
+    """Means (B, H, Q, c), then `AttentionLists`, of query (B, H, Q, d), key (B, G, L, d) and value (B, G, L, c)."""
     from contmax.kernels.attention._gpu_attention import attend
 
     return attend(query, key, value, alpha, options, needs_gradient)
@@ -68,7 +68,7 @@ def attention_backward(
     cotangent: Tensor,
     needs_alpha: bool,
 ) -> AttentionGradients:
-    """Gradients from the cotangent of the means, (B, H, Q, c)."""
+    """Gradients from `cotangent`, (B, H, Q, c), the cotangent of the means."""
     from contmax.kernels.attention._gpu_attention import attend_backward
 
     return attend_backward(query, key, value, alpha, options, lists, cotangent, needs_alpha)
@@ -76,7 +76,7 @@ def attention_backward(
 
 @operator("entmax_decoding", like=lambda query, key, value, *_: query.new_empty((*query.shape[:3], value.shape[3])))
 def decoding(query: Tensor, key: Tensor, value: Tensor, alpha: float | Tensor, options: AttentionOptions) -> Tensor:
-    """`attention` of few queries, without gradients; returns the means alone."""
+    """The means of `attention`, (B, H, Q, c), for few queries and without gradients."""
     from contmax.kernels.attention._gpu_attention import decode
 
     return decode(query, key, value, alpha, options)

@@ -1,4 +1,4 @@
-"""Sizes of the blocks and lists of attention: the operands of a product must fit on the chip."""
+"""Sizes of blocks and lists of attention. Blocks of a matrix product must fit in shared memory."""
 
 import dataclasses
 import functools
@@ -10,14 +10,14 @@ from torch import Tensor
 from contmax._torch_private import constant_to_tracers
 from contmax.kernels._counting import blocks_of, power_of_two
 
-# Entries of a list. Longer ones cost as much as a product of whole tiles.
+# The most entries of a candidate list: longer lists would cost as much as products of whole tiles.
 LIST_CAPACITY = 128
-# Rows of a dense block.
+# Queries per dense block (`AttentionLists`).
 DENSE_ROWS = 64
-# Shared memory of a Hopper processor: chips with less get small blocks.
+# Bytes of shared memory per program on Hopper: GPUs with less get smaller blocks.
 _LARGE_CHIP = 227 * 1024
-# In half precision rows of up to this many keys have no lists; for a small α, whose lists would be long, of four times
-# as many.
+# In half precision, rows of up to _FEW_KEYS keys have no lists; for α ≤ _SMALL_ALPHA, whose lists are long, rows of up
+# to four times as many keys.
 _FEW_KEYS, _SMALL_ALPHA = 1024, 1.4
 
 
@@ -26,50 +26,50 @@ def _is_large(device: torch.device) -> bool:
     return device.type != "cuda" or _shared_memory(device) >= _LARGE_CHIP
 
 
-@functools.cache  # the properties of a device take torch longer to find than a kernel takes to launch
+@functools.cache  # torch takes longer to look up device properties than to launch a kernel
 def _shared_memory(device: torch.device) -> int:
-    """Bytes that a program may have; 0 where a build of torch does not know them."""
+    """Bytes of shared memory that a program may have; 0 if this build of torch does not report them."""
     return int(getattr(torch.cuda.get_device_properties(device), "shared_memory_per_block_optin", 0))
 
 
 def widest_head(like: Tensor) -> int:
-    """Channels of a head at most, for tensors of this dtype and device."""
+    """The most channels per head, for tensors of the dtype and device of `like`."""
     if like.element_size() == 2:
         return 256
     return 128 if _is_large(like.device) else 64
 
 
 def most_keys_without_lists(alpha: float | Tensor, like: Tensor) -> int:
-    """Rows of up to this many keys get no lists: in this dtype products of whole tiles cost less."""
+    """The most keys for which rows have no lists: in the dtype of `like` products of whole tiles then cost less."""
     if like.element_size() > 2:
-        return 0  # products of float32 take several times as long
+        return 0  # float32 products take several times as long
     has_long_lists = isinstance(alpha, float) and alpha <= _SMALL_ALPHA
     return _FEW_KEYS * 4 if has_long_lists else _FEW_KEYS
 
 
 @dataclasses.dataclass(frozen=True)
 class Tuning:
-    """Sizes of blocks. `registers` are the most that a thread may use; None leaves the number to the compiler.
+    """Sizes of blocks and options of launches, by kernel.
+
+    `warps` are warps per program, `stages` pipeline stages of loops, as ``num_stages``, and `registers` the most
+    registers per thread; None leaves the number to the compiler.
 
     Attributes:
-        most_tiles: tiles of a row at most, so that their maxima take little memory.
-        bytes_of_maxima: memory of the maxima of the tiles; longer inputs are listed in several blocks of queries.
-        abreast: heads whose programs start side by side (`block_and_head`).
-        maxima_abreast: `abreast` of the kernel that only multiplies queries with keys.
-        rows, columns, warps, stages, registers: of that kernel: queries of a program, keys at a time, its warps, and
-            blocks of keys on their way; the registers hold without mask and bias.
-        tile_stages: its stages where a block is as wide as a tile.
-        list_warps, list_registers: of the kernel that lists keys.
-        many_registers: its registers where more threads share a row of many maxima.
-        undecided_stages, undecided_registers: of the kernel that multiplies undecided tiles again.
-        listed_rows, listed_registers: of the kernel that solves lists; the longest lists need more registers, but are
-            rare.
-        gradient_rows, gradient_registers: of the kernel that computes gradients of queries by lists.
-        together, key_warps, key_stages: of the kernel that computes gradients of keys by lists: entries multiplied at
-            a time, warps, and blocks of entries on their way.
-        dense_columns, dense_warps, dense_stages: of the kernels for dense blocks: keys at a time, warps, and blocks of
-            keys on their way.
-        dense_registers: of those that solve dense blocks or compute gradients of their queries.
+        most_tiles: the most tiles per row; it limits the memory of tile maxima.
+        bytes_of_maxima: the most bytes of tile maxima; inputs that need more are listed by blocks of queries.
+        abreast: the number of heads whose programs start interleaved (`block_and_head`).
+        maxima_abreast: `abreast` of `tile_maxima`.
+        rows, columns, warps, stages, registers: of `tile_maxima`: queries per program, keys per block, options;
+            float32, a mask or a bias lifts the limit of registers.
+        tile_stages: stages of `tile_maxima` where a block of keys is exactly four tiles.
+        list_warps, list_registers: of `list_keys`.
+        many_registers: registers of `list_keys` where rows have many tiles, which more threads share.
+        undecided_stages, undecided_registers: of `list_undecided`.
+        listed_rows, listed_registers: of `attend_listed`; its longest lists need more registers, but are rare.
+        gradient_rows, gradient_registers: of `listed_queries_backward`; `…_rows` are rows per program.
+        together, key_warps, key_stages: of `listed_keys_backward`: entries per product, options.
+        dense_columns, dense_warps, dense_stages: of kernels for dense blocks: keys per block, options.
+        dense_registers: of `solve_dense` and `dense_queries_backward`.
     """
 
     most_tiles: int = 512
@@ -100,13 +100,13 @@ class Tuning:
     dense_registers: int | None = 168
 
     def for_heads(self, width: int, like: Tensor) -> "Tuning":
-        """The sizes for heads of `width` channels, on the device and of the dtype of a tensor."""
+        """The tuning for heads of `width` channels, and tensors of the dtype and device of `like`."""
         return _for_heads(self, width, like.element_size(), _is_large(like.device))
 
 
 @functools.cache
 def _for_heads(tuning: Tuning, width: int, item: int, is_large: bool) -> Tuning:
-    """`Tuning.for_heads` where a number takes `item` bytes."""
+    """`Tuning.for_heads` for elements of `item` bytes; `is_large`: whether the GPU has the shared memory of Hopper."""
     size = width * item
     chosen = tuning
     if size > 128:
@@ -133,22 +133,22 @@ def _for_heads(tuning: Tuning, width: int, item: int, is_large: bool) -> Tuning:
 
 TUNING = Tuning()
 
-# Keys of a block of decoding, and bytes of such a block at most; programs that a GPU runs side by side.
+# Decoding: the most keys and the most bytes per block of keys; the number of programs that a GPU runs at once.
 _DECODED_TOGETHER, _BYTES_OF_BLOCK, _PROGRAMS = 128, 2**15, 528
 # Tiles per block of keys, and the most per row: one program holds all tile maxima of a row.
 _TILES_OF_BLOCK, _MOST_TILES = 4, 2**15
 
 
 class DecodingSizes(NamedTuple):
-    """How decoding is divided: queries of the heads that share keys, then keys.
+    """How decoding divides keys, and queries of the heads that share these keys, among programs.
 
     Attributes:
-        rows: queries of a program.
+        rows: queries per program.
         row_blocks: programs along the queries.
-        columns: keys at a time.
-        span: keys of a program, a multiple of `columns`.
+        columns: keys per block.
+        span: keys per program, a multiple of `columns`.
         spans: programs along the keys.
-        tiles: of a row, of columns // 4 keys each.
+        tiles: tiles per row; each has columns // 4 keys.
     """
 
     rows: int
@@ -160,7 +160,7 @@ class DecodingSizes(NamedTuple):
 
 
 def decoding_sizes(queries: int, keys: int, heads: int, width: int, item: int) -> DecodingSizes:
-    """The sizes for this many queries of each head of the keys, keys, heads, and channels of `item` bytes."""
+    """The sizes for `queries` per key head, `keys`, `heads` key heads in all, `width` channels of `item` bytes."""
     rows = min(max(power_of_two(queries), 16), 64)
     row_blocks, columns = blocks_of(queries, rows), _decoded_together(width, item)
     blocks = blocks_of(keys, columns)
@@ -169,7 +169,7 @@ def decoding_sizes(queries: int, keys: int, heads: int, width: int, item: int) -
 
 
 def most_keys_of_decoding(channels: int, item: int) -> int:
-    """How many keys decoding takes, for heads of this many channels of `item` bytes."""
+    """The most keys that decoding takes, for heads of `channels` channels of `item` bytes."""
     return _MOST_TILES // _TILES_OF_BLOCK * _decoded_together(width_of_block(channels), item)
 
 
@@ -178,5 +178,5 @@ def _decoded_together(width: int, item: int) -> int:
 
 
 def width_of_block(channels: int) -> int:
-    """Channels of a block of queries, keys or values: products take a power of two, 16 or more."""
+    """Channels per block of queries, keys or values: matrix products need a power of two, 16 or more."""
     return max(power_of_two(channels), 16)

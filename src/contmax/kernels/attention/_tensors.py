@@ -1,4 +1,4 @@
-"""The tensors of a call of attention, in and out: options, lists for the backward pass, results and their gradients."""
+"""Arguments and results of the operators of attention: options, lists for the backward pass, gradients."""
 
 from typing import Any, NamedTuple
 
@@ -14,11 +14,10 @@ class AttentionOptions(NamedTuple):
 
     Attributes:
         mask: boolean, broadcastable to (B, H, Q, L), or None.
-        bias: real, broadcastable to (B, H, Q, L), to be added to the scores; or one number for each distance
-            (`is_by_distance`); or None.
-        lengths: keys of each sequence, (B, …) with further axes of size 1, or None.
-        diagonal: query i meets keys up to i + diagonal; None if all.
-        scale: factor of the scores, not negative.
+        bias: added to the scores: broadcastable to (B, H, Q, L), one number per distance (`is_by_distance`), or None.
+        lengths: the number of keys of each sequence, (B, 1, …), or None.
+        diagonal: query i may attend keys j ≤ i + diagonal only; None without a causal mask.
+        scale: factor of the products ⟨q, k⟩, not negative.
     """
 
     mask: Tensor | None
@@ -29,22 +28,23 @@ class AttentionOptions(NamedTuple):
 
 
 class AttentionLists(NamedTuple):
-    """The tensors that the backward pass needs: the support of each row, and the thresholds of dense blocks of rows.
+    """The tensors that the backward pass needs. A row is a query of one head; its list holds the keys of its support.
 
-    With few keys all rows are dense: then keys, weights and counts are empty. With many keys shifts are empty.
+    A block of DENSE_ROWS rows is dense if a list in it would be too long. With few keys all blocks are dense, and keys,
+    weights and counts are empty; with many keys shifts are empty.
 
     Attributes:
-        keys: (B·H, Q, LIST_CAPACITY), int32; undefined from the row's count on.
+        keys: (B·H, Q, LIST_CAPACITY), int32: the lists; undefined from the row's count on.
         weights: p of these keys, float32.
-        counts: (B·H, Q), int32; 0 in dense blocks.
-        starts: (B·H, Q, 2), float32: the row's maximum, NaN where a score is NaN, and a lower bound of the normaliser
-            A, replaced by t = 1 − (α − 1)A in dense blocks.
-        dense: (B·H, blocks of rows), int64: 0 where lists are used. In a dense block: the first block of keys with
-            mass, and in the upper 32 bits the end of those.
-        marks: (B·G,), int32: not 0 where a block is dense, or, where all are, has shifts.
-        states: (B·H, Q, 4), float32, `state_of_rows` in dense blocks.
-        means: (B·H, Q, c), float32, means of the values by p^{2−α} in dense blocks.
-        shifts: (B·H, Q), float32: a large number that all scores of a row share and that is subtracted first, or 0.
+        counts: (B·H, Q), int32: lengths of the lists; 0 in dense blocks.
+        starts: (B·H, Q, 2), float32: the row's maximum, NaN if a score is NaN; then a lower bound of its normaliser
+            A, or in dense blocks t = 1 − (α − 1)A.
+        dense: (B·H, blocks of rows), int64: 0 where lists are used. For a dense block first + 2³²·end, if its mass lies
+            in the blocks of keys from `first` on and before `end`.
+        marks: (B·G,), int32: 1 if a block of the key head is dense; if all blocks are, 1 if one has shifts ≠ 0.
+        states: (B·H, Q, 4), float32: in dense blocks `_gpu_scores.state_of_rows`.
+        means: (B·H, Q, c), float32: in dense blocks means of the values with weights p^{2−α}.
+        shifts: (B·H, Q), float32: subtracted from the row's scores first (`_gpu_scores.shift_of_rows`); mostly 0.
     """
 
     keys: Tensor
@@ -59,12 +59,12 @@ class AttentionLists(NamedTuple):
 
     @property
     def are_empty(self) -> bool:
-        """Whether all rows are dense, because there are few keys."""
+        """Whether there are no lists, because with few keys all rows are dense."""
         return self.keys.shape[-1] == 0
 
 
 class AttentionGradients(NamedTuple):
-    """Gradients of query, key and value, and of α, (H,), float32; the last has shape (0,) where it is not needed."""
+    """Gradients of query, key and value, and of α: float32, (H,), or (0,) if it is not needed."""
 
     query: Tensor
     key: Tensor
@@ -73,9 +73,9 @@ class AttentionGradients(NamedTuple):
 
 
 def is_by_distance(bias: Tensor, queries: int, keys: int) -> bool:
-    """Whether a bias has one number per distance: (…, 1, Q + L − 1), that of query i and key j at j − i + Q − 1.
+    """Whether a bias has one number per distance: (…, 1, Q + L − 1), query i and key j at index j − i + Q − 1.
 
-    With one query these are the numbers of the keys: the bias in its usual form.
+    With one query such a bias also has one number per key, and counts as a bias in the usual form.
     """
     if queries <= 1 or bias.dim() == 0 or bias.shape[-1] != queries + keys - 1:
         return False
@@ -85,12 +85,12 @@ def is_by_distance(bias: Tensor, queries: int, keys: int) -> bool:
 def empty_attended(
     query: Tensor, key: Tensor, value: Tensor, alpha: float | Tensor, options: AttentionOptions, needs_gradient: bool
 ) -> list[Tensor]:
-    """Memory for the means, (B, H, Q, c), and for `AttentionLists`; that of dense blocks is touched only if needed."""
+    """Buffers for the means, (B, H, Q, c), and `AttentionLists`; `marks`, and with lists `dense`, begin at 0."""
     batch, heads, queries = query.shape[:3]
     rows, width = (batch * heads, queries), value.shape[-1]
     listed, capacity, shifted, blank = rows, LIST_CAPACITY, (0, 0), torch.zeros
     if key.shape[2] <= most_keys_without_lists(alpha, query):
-        listed, capacity, shifted, blank = (0, 0), 0, rows, torch.empty  # every dense block writes its own
+        listed, capacity, shifted, blank = (0, 0), 0, rows, torch.empty  # `solve_dense` writes all of `dense`
     real: dict[str, Any] = {"dtype": torch.float32, "device": query.device}
     whole: dict[str, Any] = {"dtype": torch.int32, "device": query.device}
     return [
