@@ -171,6 +171,16 @@ def test_launches_do_not_depend_on_the_length():
     assert found[0] == found[1] == found[2]
 
 
+def test_the_longest_cache_has_as_many_warps_as_a_program_may_have():
+    keys = _sizes.most_keys_of_decoding(128, 2)
+    key = torch.empty(1, 1, 1, 128, dtype=F16).expand(1, 1, keys, 128)
+    options = kernels.AttentionOptions(None, None, None, None, 1.0)
+    call = _gpu_attention.AttentionCall(key[:, :, :1], key, key, 1.5, options)
+    sizes = _sizes.decoding_sizes(1, keys, 1, 128, 2)
+    assert sizes.tiles == 2**15
+    assert _gpu_launches.decoding(call.kind, sizes).solve._launch._options["num_warps"] == 32
+
+
 def test_fewest_queries_of_the_other_kernels(states):
     entmax_attention(*drawn(_compiled._FEWEST_QUERIES - 1, 40))
     assert len(states) == 1

@@ -31,8 +31,8 @@ _LONG_TILE = 512
 _UNDECIDED_SHARE, _FEW_UNDECIDED = 16, 256
 # Decoding: the most candidates per row, scores per load of rows with more, and tiles or keys per load.
 _CANDIDATES, _CHUNK, _TOGETHER = 1024, 4096, 32
-# `solve_rows` takes eight warps per _MANY_TILES tiles of a row, or part of these: a thread holds up to 16 maxima.
-_MANY_TILES = 4096
+# A row of decoding is solved by eight warps for every _MANY_TILES tiles; a program has up to _MOST_WARPS.
+_MANY_TILES, _MOST_WARPS = 4096, 32
 
 
 class Listing(NamedTuple):
@@ -231,7 +231,7 @@ def decoding(kind: AttentionKind, sizes: DecodingSizes) -> Decoding:
         (rows, _CANDIDATES),
         (rows, sizes.spans, kind.value_channels),
         _launch(kind, score_keys, blocks, 4, stages=3, **named),
-        _launch(kind, solve_rows, (rows,), 8 * blocks_of(wide, _MANY_TILES), **named),
+        _launch(kind, solve_rows, (rows,), min(8 * blocks_of(wide, _MANY_TILES), _MOST_WARPS), **named),
         _launch(kind, average_values, blocks, 4, stages=3, **named),
         _launch(kind, join_means, (rows,), 4, **named),
     )
