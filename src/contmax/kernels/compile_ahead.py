@@ -39,7 +39,7 @@ _USES: tuple[Callable[[Tensor], object], ...] = (
 
 
 def _compile(use: int) -> None:
-    """Compile _USES[use] in both precisions in one process: two would each overwrite the index of numba's cache."""
+    """Compile _USES[use] in both precisions in one process: two would overwrite each other's index of numba's cache."""
     for dtype in (torch.float32, torch.float64):
         _USES[use](torch.ones(2, dtype=dtype))
 

@@ -179,7 +179,7 @@ def _escort_and_curvature(p, n, epsilon, s, d):  # type: ignore[no-untyped-def]
 
 @njit(fastmath=REDUCTION | {"nnan"})
 def _anchor(p, g, n):  # type: ignore[no-untyped-def]
-    """g at the largest p, which callers subtract: if one point has nearly all the mass, g less its mean would cancel."""
+    """g at the largest p, which callers subtract: if one point has most of the mass, g less its mean would cancel."""
     wide_vectors()
     lowest = g.dtype.type(-np.inf)
     top, anchor = p.dtype.type(0), lowest

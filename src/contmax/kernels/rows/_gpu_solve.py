@@ -186,7 +186,7 @@ def shrinking(total, K: tl.constexpr):
 
 @triton.jit
 def log_mass(total, normaliser, t, epsilon, K: tl.constexpr, ROUGH: tl.constexpr = False):
-    """ln Σ p, (R,), from `total`, the sum of `relative_weights`; to four digits, at less cost, if K = 0 and ROUGH."""
+    """ln Σ p, (R,), from `total`, the sum of `relative_weights`; if K = 0 and ROUGH, to four digits at less cost."""
     if K == 0 and ROUGH:
         return (quick_log2(tl.maximum(total, 1e-37)) + quick_log2(tl.maximum(t, 1e-37)) / epsilon) * 0.69314718
     log_total = log(tl.maximum(total, 1e-37))
@@ -203,7 +203,7 @@ def log_mass(total, normaliser, t, epsilon, K: tl.constexpr, ROUGH: tl.constexpr
 
 @triton.jit
 def newton_step(total, slope, normaliser, t, epsilon, K: tl.constexpr, ROUGH: tl.constexpr = False):
-    """Newton's step of A, (R,), from the sums of weights and of escorts; to four digits if ROUGH."""
+    """Newton's step of A, (R,), from the sums of weights and of escorts; to four digits if K = 0 and ROUGH."""
     ratio = total / tl.maximum(slope, 1e-37)
     if K > 0:
         return ratio * shrinking(total, K) * K
