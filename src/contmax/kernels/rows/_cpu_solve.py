@@ -22,7 +22,7 @@ _TURN = np.uint64(2) * LANES
 # The spare entries behind a row of a buffer, for padding or for the last vector that `compress_above` writes.
 ROOM = _TURN
 _MOST_STEPS = 64
-_FAR, _SMALL = 0.2, 0.02  # bounds of ε: up to _FAR the threshold is far below most scores, up to _SMALL use expm1
+_FAR, _SMALL = 0.2, 0.02  # bounds of ε: up to _FAR `origin` is A, not the threshold; up to _SMALL use expm1
 
 # The state of a row whose normaliser A is sought. `top` is the maximum of its scores, `mean` the mean of v (the scores
 # less `top`), n the number of v with padding, `epsilon` α − 1, `k` its inverse, `order` k if k is 1, 2, 3 or 4, else 0.
