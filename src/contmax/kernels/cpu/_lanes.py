@@ -129,7 +129,7 @@ def _ones(typing_context, mask):  # type: ignore[no-untyped-def]
 def wide_vectors(typing_context):  # type: ignore[no-untyped-def]
     """Let LLVM use vectors of 512 bits in this function where the processor has them.
 
-    LLVM's default is 256 bits, because wider vectors slow old processors down; it doubles the time of polynomials.
+    LLVM's default is 256 bits, because wider vectors slow old processors down; 256 bits double the time of polynomials.
     """
 
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
@@ -160,7 +160,7 @@ def compress_above(key, start, columns, threshold, target, j, other=None, other_
 
 @njit
 def expand_above(key, key_start, columns, threshold, packed, j, factor, target, start):  # type: ignore[no-untyped-def]
-    """Inverse of `compress_above`: a row of target gets factor·packed[j] where the key is > threshold, else 0."""
+    """Inverse of `compress_above`: target, from `start` on, gets factor·packed[j] where key > threshold, else 0."""
     lanes = np.uint64(_VECTOR_BITS // 8 // key.itemsize)
     taken = j * np.uint64(packed.shape[1])
     for i in range(np.uint64(0), columns, lanes):

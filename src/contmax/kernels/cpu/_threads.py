@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-# Fewer elements than this are computed faster than handed to another thread.
+# One thread computes fewer elements than this faster than it hands them to another thread.
 _SMALLEST_SHARE = 32768
 
 
@@ -29,7 +29,7 @@ os.register_at_fork(after_in_child=_workers.cache_clear)
 def over_rows(kernel: Callable[..., None], matrix: Any, *arrays: Any, work: int = 1) -> None:
     """Call kernel(matrix, *arrays, start, stop) on ranges of the rows, on as many threads as torch uses.
 
-    `work` is the time for an element in units of a score of α-entmax: expensive elements are spread over more threads.
+    `work` is an element's time relative to a score of α-entmax: expensive elements are spread over more threads.
     """
     rows, columns = matrix.shape
     arrays = (matrix, *arrays)

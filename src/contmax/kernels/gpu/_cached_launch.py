@@ -93,7 +93,7 @@ class Launch:
             start(*self.grid, current_stream_of(device), *before, *addresses, *self.after_tensors)
 
     def direct_call(self, tensors: Sequence[Tensor | None]) -> DirectCall | None:
-        """The cached call for tensors of these kinds; None if nothing is cached or calls take no addresses."""
+        """The cached call for tensors of these kinds; None if there is none, or this Triton takes no addresses."""
         return self._compiled.get(_kinds_and_addresses(tensors)[0]) if _triton_private.LAUNCHES_DIRECTLY else None
 
     def _by_triton(self, tensors: tuple[Tensor | None, ...]) -> Any:
@@ -102,7 +102,7 @@ class Launch:
 
 
 class ReadyLaunch:
-    """A launch for tensors whose dtypes and device never change: each call reads their addresses only.
+    """A launch for tensors whose dtypes and device never change: calls read no more of a tensor than its address.
 
     Args:
         launch: the launch to call.
@@ -141,7 +141,7 @@ class ReadyLaunch:
 
 @cached(LAUNCHES)
 def _compiled_kernels(*known: Any) -> dict[tuple[Any, ...], DirectCall]:
-    """The compiled kernels of a function, its options and kinds of numbers: a cache by kinds of tensors."""
+    """The cache of compiled kernels, by kinds of tensors, of one function with its options and kinds of numbers."""
     return {}
 
 

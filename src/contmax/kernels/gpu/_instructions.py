@@ -125,7 +125,7 @@ def load_scattered(at, wanted):
 
 @triton.jit
 def store_scattered(to, x, wanted):
-    """``tl.store(to, x, mask=wanted)`` for scattered addresses of 32-bit numbers, as in `load_scattered`."""
+    """``tl.store(to, x, mask=wanted)`` for scattered addresses of 32-bit numbers; `load_scattered` says why."""
     if _HAS_PTX:
         tl.inline_asm_elementwise(
             """{

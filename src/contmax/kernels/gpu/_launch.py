@@ -20,7 +20,7 @@ class Rows(NamedTuple):
 
 
 def as_rows(*tensors: Tensor) -> tuple[tuple[Tensor, ...], Rows]:
-    """Tensors of one shape with their `Rows`; copied if their strides need more than three axes, or negated lazily."""
+    """Tensors of one shape and their `Rows`; copies if lazily negated, or if strides need more than three axes."""
     tensors = tuple([resolved(x) for x in tensors])
     rows = rows_of(tensors[0].shape, tuple([x.stride() for x in tensors]))
     return as_rows(*(x.contiguous() for x in tensors)) if rows is None else (tensors, rows)
@@ -28,7 +28,7 @@ def as_rows(*tensors: Tensor) -> tuple[tuple[Tensor, ...], Rows]:
 
 @cached(LAUNCHES)
 def rows_of(shape: tuple[int, ...], strides: tuple[tuple[int, ...], ...]) -> Rows | None:
-    """The `Rows` of tensors of one shape with these strides; None if these need more than three leading axes."""
+    """The `Rows` of tensors of one shape with these strides; None if the strides need more than three leading axes."""
     none = (0,) * len(strides)
     merged: list[tuple[int, tuple[int, ...]]] = []  # for each axis its size, and its stride in each tensor
     for size, *steps in zip(shape[:-1], *strides, strict=False):
@@ -46,7 +46,7 @@ def rows_of(shape: tuple[int, ...], strides: tuple[tuple[int, ...], ...]) -> Row
     return Rows(size_a * size_b * size_c, shape[-1], places)
 
 
-# Indices of rows, of slices of long rows and of up to five sums per slice fit into 32 bits, and programs into a grid.
+# The most slices per launch: 32 bits then suffice to number rows, slices, up to five sums per slice, and programs.
 MOST_SLICES = 2**28
 
 
@@ -60,7 +60,7 @@ def _most_rows(columns: int) -> int:
 
 
 def in_parts(launch: Callable[..., None], tensors: Sequence[Any], *others: Any) -> None:
-    """``launch(*tensors, *others)``, in several launches where there are more rows than one can number.
+    """``launch(*tensors, *others)``, in several launches if there are more rows than one launch can number.
 
     Args:
         launch: the function that launches.
@@ -115,7 +115,7 @@ CHUNK = 512
 _SLICES_OF_FEW, _SLICES_OF_MANY = (8192, 256), (32768, 512)
 # Where no list of a row is longer, kernels read only this many slots of each list: most lists are short.
 _SHORT = 128
-# The factor by which lists are longer if each row has its own α: rows with α close to 1 have large supports.
+# Lists are longer by this factor if each row has its own α, because rows with α close to 1 have large supports.
 _LONGER = 4
 _MANY = 2048  # the least number of rows that counts as many
 
@@ -136,7 +136,7 @@ class Sizes(NamedTuple):
 
     @property
     def when_solving(self) -> dict[str, int]:
-        """Constants of the kernels that read the lists; SLICES and SLOTS: `slices` and `capacity` as powers of two."""
+        """Constants of the kernels that read the lists; SLICES and SLOTS are powers of two ≥ `slices`, `capacity`."""
         powers = {"SLICES": power_of_two(self.slices), "SLOTS": power_of_two(self.capacity)}
         powers["SHORT"] = _SHORT if powers["SLOTS"] > 2 * _SHORT else powers["SLOTS"]
         # With one α per row, some rows overflow their lists and are read whole: in wider chunks.
@@ -159,7 +159,7 @@ class Lists(NamedTuple):
 
 
 def lists_of(x: Tensor, rows: Rows, *, keeps_places: bool, varied: bool = False) -> Lists:
-    """Memory for the lists of rows of x; `keeps_places` for lists with columns, `varied` if each row has its own α."""
+    """Memory for lists of rows of x, with columns if `keeps_places`, longer if each row has its own α (`varied`)."""
     columns, capacity = _SLICES_OF_MANY if rows.total >= _MANY else _SLICES_OF_FEW
     capacity *= _LONGER if varied else 1
     slices = blocks_of(rows.columns, columns)
@@ -198,5 +198,5 @@ def order_of(alpha: float) -> int:
 
 
 def byte_mask(mask: Tensor | None, like: Tensor) -> Tensor:
-    """The mask as uint8 in the shape of `like`; without a mask `like` itself, as a pointer that kernels do not read."""
+    """The mask as uint8 in the shape of `like`; without a mask `like`: a pointer that kernels do not read."""
     return like if mask is None else side_by_side(mask.expand(like.shape)).view(torch.uint8)

@@ -39,14 +39,14 @@ from contmax.kernels.rows._gpu_row_loss import (
 from contmax.kernels.rows._gpu_rows import load_rows, row_offsets, saturated
 from contmax.kernels.rows._gpu_solve import below, conjugate, solved_weights
 
-# Longer rows are read in slices, which list the few logits that may have mass.
+# Longer rows are read in slices; one program per slice lists the few logits that may have mass.
 LONGEST_ON_CHIP = 4096
 # Tiles of a row per program of the backward pass.
 _TILES_OF_GRADIENT = 32
 
 
 def statistics_width(columns: int, is_soft: bool) -> int:
-    """The number of statistics of a row of this length."""
+    """The number of statistics of a row of `columns` logits."""
     return 4 + (blocks_of(columns, CHUNK) if columns > CHUNK else 0) + is_soft
 
 
@@ -83,8 +83,8 @@ def write_gradients(
 ) -> None:
     """Write the gradients of logits and of soft targets, from the cotangents g of the losses, (*batch).
 
-    `in_parts` calls it. `grad` may be the logits, if contiguous. For class ids the first four statistics are enough,
-    and z may be a block of the rows' columns.
+    Called by `in_parts`. `grad` may overwrite contiguous logits z. For class ids the first four statistics are enough;
+    with only these four, z may be a block of the rows' columns.
     """
     z, target, statistics, g = side_by_side(z), laid_out(target), statistics.contiguous(), resolved(g)
     tensors, rows = as_rows(z, byte_mask(mask, z))
@@ -128,7 +128,7 @@ def loss_rows(
     K: tl.constexpr, HAS_MASK: tl.constexpr, SMOOTHS: tl.constexpr, IS_SOFT: tl.constexpr,
     SPAN: tl.constexpr, R: tl.constexpr, B: tl.constexpr,
 ):  # fmt: skip
-    """Store losses and statistics of rows that fit on the chip, against class ids, or weights if IS_SOFT."""
+    """Store losses and statistics of rows that fit on the chip, against class ids, or soft targets if IS_SOFT."""
     r = tl.program_id(0) * R + tl.arange(0, R)
     columns = tl.arange(0, B)
     exists = r < rows

@@ -1,8 +1,8 @@
 """(p̂ − q) W for rows of logits: the gradient of a loss with respect to the inputs of a linear layer.
 
-p̂ of most rows has mass on a few classes only. They are listed, and their rows of the weight W are added in float32.
-For rows with more classes than a list holds there is a dense product. The host does not know their number, so programs
-of the dense product cover all rows, and end at once where no row needs it.
+p̂ of most rows has mass on a few classes only. Lists hold these classes, and their rows of the weight W are added in
+float32. Rows with more classes than a list holds take a dense product. The host does not know how many these are, so
+programs of the dense product cover all rows, and end at once where no row needs it.
 """
 
 import torch
@@ -36,7 +36,7 @@ def support_products(
 ) -> Tensor:
     """(p̂ − q) W in float32, (T, D), from contiguous logits (T, C), which are overwritten.
 
-    `mean_row` is the mean of W over the classes, (D,) in float32; None if nothing is smoothed.
+    `mean_row` is the mean of W over the classes, (D,) in float32; None without smoothing.
     """
     (tokens, classes), channels, capacity = z.shape, loss.weight.shape[1], supports.places.shape[1]
     products = z.new_empty((tokens, channels), dtype=torch.float32)
@@ -68,7 +68,7 @@ def _list_support(
     X, STATISTICS, PLACES, MASSES, COUNTS, n, epsilon, stat_stride,
     K: tl.constexpr, HAS_TOPS: tl.constexpr, CHUNK: tl.constexpr, CAPACITY: tl.constexpr,
 ):  # fmt: skip
-    """List the support of a row, and count it even past the capacity of the list. Tiles without mass are not read."""
+    """List the support of a row, and count all of it even if the list is full. Tiles without mass are not read."""
     r = tl.program_id(0).to(tl.int64)
     statistics = STATISTICS + r * stat_stride + tl.arange(0, 1)
     top, t, inverse = tl.load(statistics), tl.load(statistics + 1), tl.load(statistics + 2)
@@ -96,7 +96,7 @@ def _add_listed_rows(
     PLACES, MASSES, COUNTS, Y, STATISTICS, W, MEAN, OUT, n, channels, w_stride, stat_stride, smoothing,
     SMOOTHS: tl.constexpr, CAPACITY: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Store BLOCK channels of a row of (p̂ − q) W from its list; `_multiply_long_rows` overwrites overflowing rows."""
+    """Store BLOCK channels of a row of (p̂ − q) W from its list; `_multiply_long_rows` overwrites it after overflow."""
     r = tl.program_id(0).to(tl.int64)
     d = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = d < channels

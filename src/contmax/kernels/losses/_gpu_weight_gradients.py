@@ -5,8 +5,8 @@ neighbouring classes lie side by side: one program sums the hidden vectors h_t o
 float32, by products with a matrix that has one entry per pair.
 
 Tokens with more classes than a list holds are *long*. The host does not know which tokens are long, so the device sorts
-them to the front: programs without a long token end at once, the others recompute logits and multiply densely. Both
-parts of the gradient are added before it is rounded.
+them to the front: programs without a long token end at once, the others recompute logits and multiply densely. The sums
+over pairs and over long tokens are added before the gradient is rounded.
 """
 
 import torch
@@ -21,13 +21,13 @@ from contmax.kernels.losses._operators import LinearLoss, Supports
 from contmax.kernels.rows._gpu_row_loss import probabilities
 from contmax.kernels.rows._gpu_rows import saturated
 
-# Classes and channels per program, and pipeline stages: loads of hidden vectors wait for loads of token indices.
+# Classes and channels per program; pipeline stages: many, as loads of hidden vectors wait for loads of their indices.
 _CLASSES, _CHANNELS, _STAGES = 128, 128, 6
 # The number of blocks of classes: residuals of long tokens are in memory for one block at a time.
 _BLOCKS_OF_CLASSES = 32
-# Tokens and classes of a tile of residuals; and tiles along the tokens per group, which share rows of the weight.
+# Tokens and classes of a tile of residuals; and how many tiles, along the tokens, share rows of the weight in a cache.
 _TILE_TOKENS, _TILE_CLASSES, _TILES_IN_GROUP = 128, 128, 16
-# Hidden vectors that are converted to float32 at a time.
+# The number of hidden vectors that are converted to float32 at a time.
 _WIDE_TOKENS = 1024
 # The longest array that torch sorts on a GPU.
 _MOST_PAIRS = 2**31 - 1
@@ -91,7 +91,7 @@ def _write_sums(
 
 
 def _every_class(hidden: Tensor, statistics: Tensor, g: Tensor, share: float) -> Tensor:
-    """The term that smoothing adds to every class's sums, −s/C Σ_t g_t (h_t, 1), (D + 1,) in float32, 1 for the bias.
+    """−s/C Σ_t g_t (h_t, 1), (D + 1,) in float32, which smoothing adds to the gradient of each class's weight and bias.
 
     `share` is s/C. The term is NaN if a cotangent is not finite, or if a token with g ≠ 0 has a NaN logit, and so a NaN
     in its statistic t.
@@ -110,7 +110,7 @@ def _sorted_pairs(loss: LinearLoss, supports: Supports, g: Tensor) -> tuple[Tens
     """Pairs sorted by class: classes, tokens, coefficients, and the index where each block of _CLASSES classes begins.
 
     A token with a short list has a pair with coefficient g p̂ for each listed class, and a pair with −g (1−s) for its
-    target. The host does not know their number: slots without a pair have the class C, and come last.
+    target. The host does not know the number of pairs: slots without a pair have the class C, and come last.
     """
     (tokens, capacity), classes, device = supports.places.shape, loss.weight.shape[0], g.device
     keys = supports.places.new_empty(tokens * (capacity + 1))
@@ -130,7 +130,7 @@ def _sorted_pairs(loss: LinearLoss, supports: Supports, g: Tensor) -> tuple[Tens
 
 @triton.jit
 def _name_pairs(PLACES, COUNTS, Y, G, KEYS, slots, n, CAPACITY: tl.constexpr, SLOTS: tl.constexpr):
-    """Store the classes of a token's pairs in KEYS: (T, CAPACITY) for lists, then (T,) for targets; n for no pair."""
+    """Store the classes of a token's pairs: KEYS is (T, CAPACITY) for lists, then (T,) for targets; n means no pair."""
     r = tl.program_id(0).to(tl.int64)
     count = tl.load(COUNTS + r)
     counts = (count <= CAPACITY) & (tl.load(G + r) != 0.0)

@@ -1,4 +1,4 @@
-"""Operators for losses of rows by Triton's kernels; and `LinearLoss` and `Supports`, data of losses of linear layers.
+"""Operators for losses of rows by Triton's kernels; and `LinearLoss` and `Supports`, records for linear layers.
 
 Rows lie along the last axis, and α ≤ 2 is a number.
 """
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from contmax._operator import operator
 
-# The capacity of a token's list of classes, a power of two: far longer lists cost as much as a dense product.
+# The capacity of a token's list of classes, a power of two: longer lists would cost as much as a dense product.
 _LONGEST_LIST = 256
 
 
@@ -27,10 +27,10 @@ def row_losses(z: Tensor, target: Tensor, mask: Tensor | None, alpha: float, smo
 
     Args:
         z: logits, float32 or half precision.
-        target: class ids (*batch), y their one-hot vectors; or weights (*batch, n), y the weights over their sum.
+        target: class ids (*batch), with one-hot vectors y; or weights (*batch, n), with y the weights over their sum.
         mask: boolean, broadcastable to the logits; True for the allowed classes.
         alpha: α in (0, 2].
-        smoothing: s: q = (1−s)·y + s·u, u uniform on the allowed classes. The loss counts Ω(q) as (1−s)·Ω(y).
+        smoothing: s in q = (1−s)·y + s·u, u uniform on the allowed classes; the loss has (1−s)·Ω(y) in place of Ω(q).
 
     Returns:
         Losses (*batch) and statistics (*batch, width), both in float32.
@@ -82,7 +82,7 @@ class LinearLoss(NamedTuple):
         bias: b, (C,), or None.
         target: class ids y, (T,).
         alpha: α in (0, 2].
-        smoothing: s: q = (1−s)·e_y + s·(uniform).
+        smoothing: s in q = (1−s)·e_y + s·(uniform).
     """
 
     hidden: Tensor
@@ -103,8 +103,8 @@ class Supports(NamedTuple):
     Attributes:
         places: class ids in ascending order, (T, CAPACITY), int32.
         masses: p̂ of these classes, (T, CAPACITY), float32.
-        counts: the number of classes with mass, (T,), int32. The entries of a list from its count on are undefined, and
-            all its entries if the count exceeds CAPACITY.
+        counts: the number of classes with mass, (T,), int32. Entries of a list from its count on are undefined; if the
+            count exceeds CAPACITY, all its entries are.
     """
 
     places: Tensor

@@ -1,7 +1,7 @@
 """The sums of Newton's method over the scores of a row, and the probabilities once the normaliser is known.
 
-v are the scores of a row less their maximum, t and c are `origin` and `constant` of the row (`_cpu_solve.ROW`), and
-k = 1/ε. With u = [c + ε(v − t)]₊, p = uᵏ is not yet normalised, and s = p^{2−α} = u^{k−1} is −∂p/∂t.
+v are the scores of a row less their maximum, t and c are `origin` and `constant` of the row (`_cpu_solve.ROW`),
+ε = α − 1 and k = 1/ε. With u = [c + ε(v − t)]₊, p = uᵏ is not yet normalised, and s = p^{2−α} = u^{k−1} is −∂p/∂t.
 """
 
 import numpy as np
@@ -11,13 +11,13 @@ from contmax.kernels.cpu import _elementary as fast
 from contmax.kernels.cpu._lanes import PROCESSOR_LANES, wide_vectors
 
 # Reassociation lets a reduction use vector lanes. Only sums may be reassociated: x − max − A in another order would
-# cost digits, so the summands come from functions that allow contraction only.
+# lose digits, so the functions that compute summands allow only contraction (FMA).
 REDUCTION = {"reassoc", "nsz", "contract"}
 ZERO = np.uint64(0)
 # Sums are in the precision of the scores within a chunk of this many scores, and in float64 across chunks.
 CHUNK = np.uint64(512)
-# The chunk of the last sum, which divides all probabilities and so must be more accurate than sums of Newton's steps.
-# Equal terms (flat rows) are all rounded to one side, so a lane adds few of them, however short a processor's vectors.
+# Scores per chunk of the final sum (`weights`): it divides all probabilities, so it must be more accurate than sums of
+# Newton's steps. Rounding errors of equal terms (flat rows) add up, so each lane adds few terms on every processor.
 LAST_CHUNK = np.uint64(32) * PROCESSOR_LANES
 
 
@@ -51,7 +51,7 @@ def shifted(x, r, v, j):  # type: ignore[no-untyped-def]
 
 @njit(fastmath=fast.CONTRACT)
 def _base(distance, e):  # type: ignore[no-untyped-def]
-    """u for c = 0, from `distance` = v − t and `e` = ε."""
+    """u = [ε(v − t)]₊, for c = 0, from `distance` = v − t and `e` = ε."""
     return fast.maximum(e * distance, type(distance)(0))
 
 
@@ -84,7 +84,7 @@ def _escort_and_base_from_one(distance, e, power):  # type: ignore[no-untyped-de
     """(s, u) as `_escort_and_base`, but for c = 1, accurate as α → 1."""
     kind = type(distance)
     zero, one = kind(0), kind(1)
-    # For ε < 0 a score of −inf would give y = +inf; the lowest finite number also has p = 0.
+    # For ε < 0 a score of −inf would give y = +inf: take the lowest finite number instead, where p = 0 too.
     y = e * fast.maximum(distance, np.finfo(kind).min)
     inside = y > -one
     y = y if inside else zero
@@ -97,7 +97,7 @@ def _escort_and_base_from_one(distance, e, power):  # type: ignore[no-untyped-de
 
 @njit(fastmath=REDUCTION)
 def sums(v, j, n, t, constant, epsilon, k, order):  # type: ignore[no-untyped-def]
-    """(Σ p, Σ s) of row j; `order` is k if k is 1, 2, 3 or 4 (c = 0 then), else 0."""
+    """(Σ p, Σ s) of v[j, :n]; `constant` is c, `order` is k if k is 1, 2, 3 or 4 (c = 0 then), else 0."""
     wide_vectors()
     zero = v.dtype.type(0)
     e, power = v.dtype.type(epsilon), v.dtype.type(k - 1.0)

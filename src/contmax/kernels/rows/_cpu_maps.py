@@ -25,7 +25,7 @@ def entmax_rows(x: Tensor, alpha: float | Tensor) -> tuple[Tensor, Tensor]:
 
 
 def entmax_rows_backward(p: Tensor, g: Tensor, alpha: float | Tensor, needs_alpha: bool) -> tuple[Tensor, Tensor]:
-    """The gradients of the scores, (*batch, n), and of each row's α, (*batch, 1), or (0,) unless `needs_alpha`."""
+    """Gradients of scores from p and its cotangent g; and of α per row, (*batch, 1), or (0,) unless `needs_alpha`."""
     grad = torch.empty_like(p, memory_format=torch.contiguous_format)
     grad_alpha = p.new_empty((*p.shape[:-1], 1) if needs_alpha else (0,))
     arrays = (_matrix(p), _matrix(g), _numbers(alpha, p), _matrix(grad), grad_alpha.numpy().reshape(-1))
@@ -34,7 +34,7 @@ def entmax_rows_backward(p: Tensor, g: Tensor, alpha: float | Tensor, needs_alph
 
 
 class ReadyRows(NamedTuple):
-    """α-entmax of the rows of eager tensors, for one α."""
+    """α-entmax of the rows of eager tensors with one α, checked in advance by `ready`."""
 
     alpha: float
     backend: Backend = Backend.NUMBA

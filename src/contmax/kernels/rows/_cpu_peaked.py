@@ -4,7 +4,7 @@ If one score has most of the mass, the gradient is as small as the other probabi
 For 3/2 < α < 2 the gradient depends on p^{2−α}, which is steep where p is small. For v = x − max x, ε = α − 1,
 d = v + 1/ε and the normaliser A, p = [1 + ε(v − A)]₊^{1/ε} = [ε(d − A)]₊^{1/ε}. Near the threshold v and 1/ε cancel,
 so d is computed by error-free sums. The unknown is A, since the threshold A − 1/ε loses digits of a small A. Each of
-m largest scores has probability 1 − q, q = −expm1(log1p(−εA)/ε). With the mass S of all other scores A solves
+m equal maxima has probability 1 − q, q = −expm1(log1p(−εA)/ε). If S is the mass of all other scores, A solves
 
     S(A) + (m − 1) − m q(A) = 0.
 
@@ -21,7 +21,7 @@ from contmax.kernels.cpu._lanes import wide_vectors
 from contmax.kernels.rows._cpu_evaluate import REDUCTION, ZERO, integer_power, largest, sums, weights
 from contmax.kernels.rows._cpu_solve import integer_order, normaliser, pad
 
-# If A is larger than this, no score has half of Σ p^{2−α}.
+# If A is larger than this, p_max ≤ 1/3 for every α > 0, and the gradient is not small.
 _LARGEST = 2.0
 # p^{2−α} is steep where u = p^{α−1} is below this.
 _STEEP = 0.01
@@ -34,7 +34,7 @@ _BLOCK = np.uint64(64)
 
 @njit(error_model="numpy")
 def is_delicate(v, j, row):  # type: ignore[no-untyped-def]
-    """Whether row j needs `sharpen`: p^{2−α} is steep or jumps at a score, or (α < 2) one score has half of its sum."""
+    """Whether row j needs `sharpen`: p^{2−α} is steep or jumps at a score, or (α < 2) one has half of Σ p^{2−α}."""
     if not row.top > -np.inf:
         return False
     a = normaliser(row)
@@ -59,7 +59,7 @@ def _nearest(v, j, n, threshold):  # type: ignore[no-untyped-def]
 
 @njit(error_model="numpy")
 def sharpen(x, r, row, listed, places, distances, shares, p):  # type: ignore[no-untyped-def]
-    """Write p[r] of a delicate row; returns Ω* − max x. The buffers `listed` … `shares` hold one row each."""
+    """Write p[r] of a delicate row; returns Ω* − max x. `listed` … `shares` are four buffers of one row each."""
     near, a, rough_eps = row.epsilon > _NEAR, normaliser(row), np.finfo(x.dtype).eps
     # No score up to this number has mass: the threshold less its possible rounding error.
     threshold = row.top + (a - row.k) - 64.0 * rough_eps * (1.0 + row.k + abs(row.top))
@@ -99,7 +99,7 @@ def _list(x, r, lowest, listed, places):  # type: ignore[no-untyped-def]
 
 @njit(error_model="numpy")
 def _measure(listed, count, row, near, distances):  # type: ignore[no-untyped-def]
-    """distances ← d of the listed scores (v unless `near`), −inf for the maxima; returns the number of maxima."""
+    """distances ← d of the listed scores if `near`, else v, but −inf at the maxima; returns the number of maxima."""
     top, maxima, rest_of_k = np.float64(row.top), 0, _rest_of_inverse(row.epsilon, row.k)
     for i in range(count):
         x = np.float64(listed[i])
@@ -123,7 +123,7 @@ def _rest_of_sum(a, b, total):  # type: ignore[no-untyped-def]
 
 @njit(error_model="numpy")
 def _rest_of_inverse(epsilon, k):  # type: ignore[no-untyped-def]
-    """1/ε − k, from the product εk to twice the digits (Dekker)."""
+    """1/ε − k, the rounding error of k, from the product εk in twice the precision (Dekker)."""
     product = epsilon * k
     high, high_k = _high_half(epsilon), _high_half(k)
     low, low_k = epsilon - high, k - high_k

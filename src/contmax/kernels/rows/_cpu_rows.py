@@ -63,7 +63,7 @@ def _of_row(alpha, r):  # type: ignore[no-untyped-def]
 
 @njit(error_model="numpy")
 def _finish(scores, j, row, w, p, r):  # type: ignore[no-untyped-def]
-    """Write the probabilities of row r; returns Ω* − max x, whose digits Ω* itself would lose if scores are large."""
+    """Write the probabilities of row r; returns Ω* − max x: Ω* itself would lose digits if scores are large."""
     wide_vectors()
     columns, factor = np.uint64(p.shape[1]), p.dtype.type(1.0 / row.mass)
     if not row.top > -np.inf:
@@ -81,11 +81,11 @@ def _finish(scores, j, row, w, p, r):  # type: ignore[no-untyped-def]
 
 @kernel(error_model="numpy")
 def backward_rows(p, g, alpha, grad, grad_alpha, start, stop):  # type: ignore[no-untyped-def]
-    """grad ← s (g − ⟨s, g⟩/⟨s, 1⟩), s = p^{2−α}, in rows start … stop − 1; grad_alpha ← −⟨grad, D⟩ unless empty."""
+    """grad ← s (g − ⟨s, g⟩/⟨s, 1⟩) of rows start … stop − 1, s = p^{2−α}; grad_alpha, unless empty, ← −⟨grad, D⟩."""
     wide_vectors()
     columns, needs_alpha = np.uint64(p.shape[1]), grad_alpha.shape[0] > 0
     zero, one = p.dtype.type(0), p.dtype.type(1)
-    # The support of one row: its p, g, s and D = ∂/∂α log_{2−α} p.
+    # Buffers for the support of one row: p, g, s and D = ∂/∂α log_{2−α} p.
     shape = (np.uint64(1), columns + ROOM)
     weight, cotangent = np.empty(shape, p.dtype), np.empty(shape, p.dtype)
     escort, curvature = np.empty(shape, p.dtype), np.empty(shape, p.dtype)
@@ -109,7 +109,7 @@ def backward_rows(p, g, alpha, grad, grad_alpha, start, stop):  # type: ignore[n
         _centre(cotangent, n, escort, anchor, product / total)
         expand_above(p, r * columns, columns, zero, cotangent, ZERO, one, grad, r * columns)
         if needs_alpha:
-            # `cotangent`, now a row of `grad`, sums to 0, so D may be taken relative to an anchor, which rounds less.
+            # `cotangent`, by now the gradient, sums to 0, so subtract an anchor from D, which rounds less.
             grad_alpha[r] = -_product(curvature, cotangent, n, _anchor(weight, curvature, n))[0]
 
 
@@ -135,7 +135,7 @@ def _escort(p, n, epsilon, s):  # type: ignore[no-untyped-def]
 
 @njit
 def _quarters_and_rest(power, p):  # type: ignore[no-untyped-def]
-    """A power in [0, 2) as quarters/4 + rest: e^{power·ln p} would lose digits in the exponent, e^{rest·ln p} less."""
+    """(quarters, rest), power = quarters/4 + rest in [0, 2): rest·ln p has a smaller error than power·ln p."""
     quarters = int(4.0 * power + 0.5)
     return quarters, p.dtype.type(power - quarters / 4.0)
 
@@ -179,7 +179,7 @@ def _escort_and_curvature(p, n, epsilon, s, d):  # type: ignore[no-untyped-def]
 
 @njit(fastmath=REDUCTION | {"nnan"})
 def _anchor(p, g, n):  # type: ignore[no-untyped-def]
-    """g at the largest p, subtracted first: if one point has nearly all the mass, g less its mean would cancel."""
+    """g at the largest p, which callers subtract: if one point has most of the mass, g less its mean would cancel."""
     wide_vectors()
     lowest = g.dtype.type(-np.inf)
     top, anchor = p.dtype.type(0), lowest
@@ -192,7 +192,7 @@ def _anchor(p, g, n):  # type: ignore[no-untyped-def]
 
 @njit
 def _centre(g, n, s, anchor, mean):  # type: ignore[no-untyped-def]
-    """g ← s (g − anchor − mean)."""
+    """g ← s (g − anchor − mean), where `mean` is the mean of g − anchor."""
     wide_vectors()
     high = g.dtype.type(mean)
     low = g.dtype.type(mean - high)  # the rounding error of `high`, which would add up over the row

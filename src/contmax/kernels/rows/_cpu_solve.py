@@ -19,15 +19,15 @@ from contmax.kernels.rows._cpu_evaluate import ZERO, integer_power, shifted, sum
 
 # LLVM unrolls loops over logarithms to this many scores per turn; rows are padded to a multiple.
 _TURN = np.uint64(2) * LANES
-# The spare entries of a buffer behind a row, for the padding or one vector.
+# The spare entries behind a row of a buffer, for padding or for the last vector that `compress_above` writes.
 ROOM = _TURN
 _MOST_STEPS = 64
-_FAR, _SMALL = 0.2, 0.02
+_FAR, _SMALL = 0.2, 0.02  # bounds of ε: up to _FAR `origin` is A, not the threshold; up to _SMALL use expm1
 
 # The state of a row whose normaliser A is sought. `top` is the maximum of its scores, `mean` the mean of v (the scores
 # less `top`), n the number of v with padding, `epsilon` α − 1, `k` its inverse, `order` k if k is 1, 2, 3 or 4, else 0.
-# `origin` is a lower bound of the threshold A − k with `constant` 0, or of A with `constant` 1 if the threshold is far
-# away: u = 1 + ε(v − A) = constant + ε(v − origin). Near the threshold v − origin is exact, for the digits of small p.
+# `origin` is a lower bound: of the threshold A − k if `constant` is 0 (v − origin is then exact near the threshold, to
+# save the digits of small p), of A if `constant` is 1 (ε ≤ _FAR). u = 1 + ε(v − A) = constant + ε(v − origin).
 # `mass` and `slope` are Σ p and Σ p^{2−α} at the last evaluation. Newton's steps end when `excess` (`_excess`, 0 for
 # mass 1) is within `tolerance`. No v up to `lowest` carries mass. `product` is Σ v p of the solved row.
 _STEP = ("origin", "constant", "mass", "slope", "excess", "tolerance")
@@ -37,7 +37,7 @@ ROW = np.dtype([(name, "f8") for name in _FIELDS] + [("n", "u8"), ("order", "i8"
 
 @njit
 def pad(values, j, n, filler):  # type: ignore[no-untyped-def]
-    """Fill row j from n to a multiple of _TURN, so that no loop has a remainder; returns the new length."""
+    """Pad row j, of length n, to a multiple of _TURN, so that no loop has a remainder; returns the new length."""
     wide_vectors()
     for i in range(_TURN):
         values[j, n + i] = filler
@@ -78,7 +78,7 @@ def begin(x, r, epsilon, flat, scores, j, row):  # type: ignore[no-untyped-def]
 
 @njit(error_model="numpy")
 def bound(flat, eps, row):  # type: ignore[no-untyped-def]
-    r"""Start a row with k ≠ 1, 2, 3, 4 from a lower bound of A; no score up to row.lowest carries mass.
+    r"""Start a row with k ≠ 1, 2, 3, 4 from a lower bound of A; sets row.lowest, up to which no score carries mass.
 
     `begin` chose the largest integer m ≤ 4 with m ≤ k = 1/ε. At some a it evaluated S = Σ uᵐ and T = Σ s, where
     u = [1 + (v − a)/m]₊ and s = u^{m−1}. The inequalities of Hölder and Lyapunov give
@@ -105,7 +105,7 @@ def bound(flat, eps, row):  # type: ignore[no-untyped-def]
 
 @njit
 def narrow(scores, j, candidates, row):  # type: ignore[no-untyped-def]
-    """candidates[j] ← the scores that can carry mass, in rows of order 0."""
+    """candidates[j] ← the scores of row j that can carry mass, if its order is 0."""
     if row.order == 0 and row.top > -np.inf:
         kept = compress_above(
             scores, j * np.uint64(scores.shape[1]), row.n, scores.dtype.type(row.lowest), candidates, j
@@ -115,7 +115,7 @@ def narrow(scores, j, candidates, row):  # type: ignore[no-untyped-def]
 
 @njit(error_model="numpy")
 def climb(v, rows, count):  # type: ignore[no-untyped-def]
-    """Newton's method for `count` rows side by side: improves lower bounds of A up to rounding."""
+    """Newton's method for `count` rows side by side: raises their lower bounds of A until only rounding is left."""
     for j in range(count):
         rows[j].excess = np.inf
     for _ in range(_MOST_STEPS):
@@ -134,7 +134,7 @@ def climb(v, rows, count):  # type: ignore[no-untyped-def]
 
 @njit
 def normaliser(row):  # type: ignore[no-untyped-def]
-    """A, or its current lower bound."""
+    """A of a row, or the current lower bound of A."""
     return row.origin if row.constant == 1.0 else row.origin + row.k
 
 
@@ -155,7 +155,7 @@ def _shrunk(count, epsilon, k):  # type: ignore[no-untyped-def]
 def _excess(mass, epsilon, k):  # type: ignore[no-untyped-def]
     """(1 − S^{−ε})/ε of the mass S, or ln S at ε = 0.
 
-    For S < 4 a Padé approximant replaces it, exact at ε = 1 and never above the formula: no step overshoots.
+    For S < 4, ε ≠ 0 a Padé approximant replaces the formula. It is exact at ε = 1 and never larger: no step overshoots.
     """
     if mass < 4.0 and epsilon != 0.0:
         x = mass - 1.0
@@ -165,7 +165,7 @@ def _excess(mass, epsilon, k):  # type: ignore[no-untyped-def]
 
 @njit(error_model="numpy")
 def _tolerance(epsilon, order, eps):  # type: ignore[no-untyped-def]
-    """The excess E with E^min(k, 2) ≈ eps, the error after one more step: Σ p^{2−α} is Hölder of order k − 1."""
+    """The excess E from which a step leaves an error E^min(k, 2) ≈ eps, since Σ p^{2−α} is Hölder of order k − 1."""
     if epsilon == 0.0:
         return np.finfo(np.float64).max  # one step is exact
     if epsilon <= 0.5:
@@ -175,9 +175,9 @@ def _tolerance(epsilon, order, eps):  # type: ignore[no-untyped-def]
 
 @njit
 def flat_normalisers(n):  # type: ignore[no-untyped-def]
-    """An array of n and, for m = 1 … 4, A of n scores that are all 0 at α = 1 + 1/m.
+    """An array: n, then for m = 1 … 4 the A of n scores that are all 0, at α = 1 + 1/m.
 
-    The mean of any n scores plus this A is a lower bound of their A, by Jensen's inequality: exp_{2−α} is convex.
+    The mean of n scores plus this A is a lower bound of their A, by Jensen's inequality: exp_{2−α} is convex.
     """
     normalisers = np.empty(5)
     normalisers[0] = n

@@ -7,8 +7,8 @@ With ε = α − 1 all probabilities follow from x_m, the smallest score in the 
 
     p_i(v) = (ε(x_i − x_m) + v^ε)^{1/ε}.
 
-The sum of p_i(0) over the scores above x_m grows as x_m falls, and x_m is the smallest score at which this sum is below
-1. Bisection over all float32 numbers finds x_m in 32 readings of the row. Newton's method then finds ln v.
+The sum of p_i(0) over the scores above a candidate for x_m grows as the candidate falls; x_m is the smallest score with
+a sum below 1. Bisection over all float32 numbers finds x_m in 32 readings of the row. Newton's method then finds ln v.
 """
 
 import triton
@@ -75,7 +75,7 @@ def last_log_probability(X, M, at, mask_at, n, lowest, epsilon, HAS_MASK: tl.con
     """ln v with Σ p_i(v) = 1, by Newton's method on the logarithm of Σ (p_i(v) − p_i(0)) within a bracket."""
     base = mass_and_slope(X, M, at, mask_at, n, lowest, epsilon * 0.0 + _LOG_ZERO, epsilon, HAS_MASK, CHUNK)[0]
     room = tl.maximum(1.0 - base, 1e-300)
-    # From v = 0 on, p_m grows by v, and no p_i by more. With fewer than e²² points, room/e²² ≤ v ≤ room.
+    # As v grows from 0, p_m grows by v and every other p_i by at most v: with < e²² points, room/e²² ≤ v ≤ room.
     high = tl.log(room)
     low = high - 22.0
     log_v = high
@@ -139,7 +139,7 @@ def curvature_of(log_p, y):
 
 @triton.jit
 def moved_by_alpha(p, log_p, log_s, last_log_p, epsilon):
-    """s (D − D_j) with j the last point: minus ∂p/∂α before centring, by the formulas of `maps._jacobian`."""
+    """s (D − D_j), s = p^{2−α}, j the point of smallest p: −∂p/∂α before centring, as in `contmax.maps._jacobian`."""
     y, last = epsilon * log_p, epsilon * last_log_p
     near = tl.maximum(tl.abs(y), tl.abs(last)) <= 1.0
     difference = curvature_of(log_p, y) - curvature_of(last_log_p, last)
@@ -150,7 +150,7 @@ def moved_by_alpha(p, log_p, log_s, last_log_p, epsilon):
 
 @triton.jit
 def load_support(P, G, here, at, gn, start, n, anchor, alpha, CHUNK: tl.constexpr):
-    """p, ln p, ln s, g − anchor and ln s|g − anchor| of a chunk, in float64, where s = p^{2−α}, 0 off the support."""
+    """p, ln p, ln s, g − anchor and ln s|g − anchor| of a chunk, in float64; s is p^{2−α}, and 0 off the support."""
     columns = start + tl.arange(0, CHUNK)
     p = tl.load(P + here + columns, mask=columns < n, other=0.0).to(tl.float64)
     inside = p > 0.0
@@ -167,9 +167,9 @@ def backward_beyond_two(
     P, G, A, DX, DA, rows, n, size_b, size_c, ga, gb, gc, gn, largest,
     NEEDS_ALPHA: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
-    """Store gradients of rows with α > 2: s = p^{2−α} relative to its largest value, as in `contmax.maps._jacobian`.
+    """Store gradients of rows with α > 2, with s = p^{2−α} over its largest value, as in `contmax.maps._jacobian`.
 
-    The anchor is g at a point of smallest p. y is s (g − anchor) e^{−Λ}, with Λ such that max |y| = 1.
+    The anchor, subtracted from g, is g at a point of smallest p. y = s (g − anchor) e^{−Λ}, Λ such that max |y| = 1.
     """
     for i in range(ROWS):
         r = tl.program_id(0) * ROWS + i

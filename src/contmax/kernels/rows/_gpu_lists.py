@@ -14,7 +14,7 @@ from contmax.kernels.rows._gpu_row_loss import soft_sums
 from contmax.kernels.rows._gpu_rows import epsilon_of_rows, row_offsets
 from contmax.kernels.rows._gpu_solve import below, climb
 
-# If no thread has more scores of a tile to list, each thread lists its scores one by one.
+# If no thread has to list more than this many scores of a tile, each thread lists its scores one by one.
 _FEW_OF_A_THREAD = tl.constexpr(3)
 # The relative rounding error of a sum and a difference in float32, with a margin.
 _LAST_BITS = tl.constexpr(2.4e-7)
@@ -38,7 +38,7 @@ def by_threads(x, VECTOR: tl.constexpr):
 
 @triton.jit
 def largest_of_threads(x, VECTOR: tl.constexpr):
-    """The largest of the scores that each thread of a warp holds, (32,); NaN as +inf."""
+    """Each thread's largest score, for the 32 threads of a warp, (32,); a NaN counts as +inf."""
     return tl.max(tl.max(by_threads(tl.where(x == x, x, float("inf")), VECTOR), 2), 0)
 
 
@@ -86,10 +86,10 @@ def list_scores(
 ):  # fmt: skip
     """List the scores of a slice that may have mass; for a map also list their places, and write zeros to p.
 
-    PEAKS gets two numbers per slice: its maximum, NaN if the slice has a NaN or +inf, and a lower bound of
+    PEAKS gets two numbers per slice: its maximum (NaN if it has a NaN or +inf), and a lower bound of the row's
     maximum + A. For a loss, STATISTICS gets the maxima of tiles. For soft targets Q, SUMS gets five numbers per slice:
-    the three sums of `soft_sums`, whether a target is impossible, and the score that was subtracted from all scores in
-    the third sum.
+    the three sums of `soft_sums`, whether a target > 0 has score −inf, and the score that was subtracted from all
+    scores in the third sum.
     """
     r, slice_ = tl.program_id(0), tl.program_id(0) * tl.num_programs(1) + tl.program_id(1)
     row = r + tl.arange(0, 1)
@@ -101,7 +101,7 @@ def list_scores(
     first = slice_.to(tl.int64) * CAPACITY
     largest = tl.full([32], -float("inf"), tl.float32)
     top = -float("inf")
-    absolute = tl.full([1], -float("inf"), tl.float32)  # a lower bound of maximum + A
+    absolute = tl.full([1], -float("inf"), tl.float32)  # a lower bound of maximum + A of the row
     bound = -float("inf")
     count = 0
     mass, bits, product = tl.zeros([1], tl.float32), tl.zeros([1], tl.float32), tl.zeros([1], tl.float32)
@@ -163,7 +163,7 @@ def list_support(
     P, DX, MASSES, PLACES, COUNTS, n,
     SLICE: tl.constexpr, CHUNK: tl.constexpr, CAPACITY: tl.constexpr, VECTOR: tl.constexpr,
 ):  # fmt: skip
-    """List the support of a slice of p, and write zeros to its gradient; a NaN in p makes the list overflow."""
+    """List the support of a slice of p, and write zeros to the gradient DX; a NaN in p makes the list overflow."""
     here = tl.program_id(0).to(tl.int64) * n
     slice_ = tl.program_id(0) * tl.num_programs(1) + tl.program_id(1)
     first = slice_.to(tl.int64) * CAPACITY
@@ -183,7 +183,7 @@ def list_support(
 
 @triton.jit
 def listed_slots(COUNTS, r, slices, CAPACITY: tl.constexpr, SLICES: tl.constexpr, SLOTS: tl.constexpr):
-    """For each slot of the lists of row r, (SLICES·SLOTS,): does it hold a score, its index in memory, its slice."""
+    """For each slot of the lists of row r, (SLICES·SLOTS,): whether it holds a score, its memory index, its slice."""
     slot = tl.arange(0, SLICES * SLOTS)
     slice_ = slot // SLOTS
     count = tl.load(COUNTS + r * slices + slice_, mask=slice_ < slices, other=0)

@@ -34,7 +34,7 @@ def chunk_sums(
     X, M, at, mask_at, n, top, t, epsilon,
     K: tl.constexpr, ROUGH: tl.constexpr, HAS_MASK: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
-    """Sums of weights, of escorts and of weights times scores less `top` over a whole row, each (1,)."""
+    """Sums over a row of weights, escorts (`relative_weights`) and weights·y, y = scores less `top`; (1,) each."""
     # Reduce once, at the end, so that threads wait for each other once.
     total = tl.zeros([1, CHUNK], tl.float32)
     slope = tl.zeros([1, CHUNK], tl.float32)
@@ -60,7 +60,7 @@ def solve_listed(
     K: tl.constexpr, ROUGH: tl.constexpr, IS_MAP: tl.constexpr,
     SLICE: tl.constexpr, CAPACITY: tl.constexpr, SLICES: tl.constexpr, SLOTS: tl.constexpr,
 ):  # fmt: skip
-    """A and t of row r from its lists, and the sums of `chunk_sums`, each (1,); stores p if IS_MAP."""
+    """A and t of row r from its lists, and the three sums of `chunk_sums`, (1,) each; stores p if IS_MAP."""
     listed, slot, slice_ = listed_slots(COUNTS, r, slices, CAPACITY, SLICES, SLOTS)
     y = listed_scores(SCORES, listed, slot, top)
     normaliser, t, weight, total, slope = solved_from(y, epsilon, normaliser, t, K, ROUGH)
@@ -122,10 +122,10 @@ def solve_long_row(
     CHUNK: tl.constexpr, SLICE: tl.constexpr, CAPACITY: tl.constexpr, SLICES: tl.constexpr, SLOTS: tl.constexpr,
     SHORT: tl.constexpr,
 ):  # fmt: skip
-    """Store p on the support (`list_scores` wrote zeros), and Ω* − max x if NEEDS_OMEGA; or the loss and statistics.
+    """If IS_MAP, store p on the support, and Ω* − max x if NEEDS_OMEGA; else store the loss and its statistics.
 
-    SLICES and SLOTS are powers of two that hold the slices of a row and the slots of a list; SHORT slots are enough for
-    most lists.
+    Off the support `list_scores` wrote zeros. SLICES and SLOTS are powers of two ≥ the slices of a row and the slots of
+    a list; SHORT slots are enough for most lists.
     """
     # Four digits are enough for probabilities in half precision.
     ROUGH: tl.constexpr = IS_MAP and not NEEDS_OMEGA and P.dtype.element_ty.primitive_bitwidth == 16
@@ -167,7 +167,7 @@ def solve_long_row(
             # Read the row once more after the last step, for its sums.
             climbing = (not arriving) & (steps < 40)
             if not ROUGH and K != 1 and K <= 2:  # as in `solved_from`
-                # End at a step that does not change t (next to α = 1, A), even if Σ p exceeds 1.
+                # End at a step that does not change t (where |ε| < 0.1: A), even if Σ p exceeds 1.
                 near = tl.abs(epsilon) < 0.1
                 moves_on = tl.where(near, normaliser + step != normaliser, t - epsilon * step != t)
                 left = moves_on & exceeds(total, normaliser, t, epsilon, K, ROUGH)
@@ -252,7 +252,7 @@ def backward_long_rows(
     elif (SHORT < SLOTS) & (longest <= CAPACITY):
         slope = fill_listed(*listed, K, NEEDS_ALPHA, ROUGH, SLICE, CAPACITY, SLICES, SLOTS)
     else:
-        # The anchor is g at the largest p. Threads reduce, and so wait for each other, only after each reading.
+        # The anchor is g at the largest p. Threads reduce, and so wait for each other, once per reading of the row.
         top, anchors = tl.zeros([CHUNK], tl.float32), tl.zeros([CHUNK], tl.float32)
         wrong = tl.zeros([CHUNK], tl.float32)
         for start in range(0, n, CHUNK):

@@ -37,7 +37,7 @@ from contmax.kernels.rows._gpu_rows import backward_rows, forward_rows
 LONGEST_ON_CHIP, LONGEST_WITH_LOGARITHMS, LONGEST_BACKWARD = 32768, 16384, 8192
 # Kernels compute the offset of an element within its row, column times stride, in 32 bits.
 TOO_FAR = 2**31
-# With more rows than this, a program checks sixteen rows for α > 2, because few rows have it.
+# With more rows than this, a program of `_gpu_beyond_two` checks sixteen rows, because few rows have α > 2.
 _MANY_ROWS = 2048
 _CHUNK_BEYOND_TWO = 512
 # The most registers per thread when listing logits: with more, too few warps fit to hide the latency of reading.
@@ -47,7 +47,7 @@ _SUMS_OF_SLICE = 5
 
 
 class Kind(NamedTuple):
-    """The operation on rows: with their shape and layout it selects a launch."""
+    """An operation on rows: together with the rows' shape and layout it selects a launch."""
 
     alpha: float | None  # None if each row has its own
     has_mask: bool
@@ -80,7 +80,7 @@ def entmax_rows(
         needs_omega: whether the caller needs Ω*_α(x) − max x.
 
     Returns:
-        p (*batch, n), contiguous; Ω* − max x (*batch, 1) in float64, or p again unless `needs_omega`.
+        p (*batch, n), contiguous; Ω* − max x (*batch, 1) in float64 if `needs_omega`, else p in its place.
     """
     p = empty_rows(x, dtype)
     omega = torch.empty((*x.shape[:-1], 1), dtype=torch.float64, device=x.device) if needs_omega else p
@@ -110,7 +110,7 @@ def solve_by_lists(
 ) -> None:
     """Two launches for rows of x that do not fit on the chip; `scores` are the scores and the mask, from `as_rows`.
 
-    `others` are α of each row, targets, p, statistics, and Ω* or losses; any tensor in place of those not used.
+    `others` are α of each row, targets, p, statistics, and Ω* or losses; any tensor can stand for an unused entry.
     """
     per_row, target, p, statistics, result = others
     lists = lists_of(x, rows, keeps_places=kind.is_map, varied=kind.alpha is None)

@@ -42,7 +42,7 @@ def probabilities(x, top, t, inverse, epsilon, K: tl.constexpr):
 
 @triton.jit
 def chunk_has_mass(highest, top, t, epsilon):
-    """Whether `highest`, (1,), the maximum of a tile, may have mass in its row; a margin covers rounding."""
+    """Whether a tile with maximum `highest`, (1,), may have mass in its row; a margin covers rounding."""
     return tl.max(((epsilon <= 0.0) | ((highest - top) * epsilon + t > -1e-6)).to(tl.int32), 0) > 0
 
 
@@ -114,9 +114,9 @@ def soft_terms(mass, bits, product, impossible, epsilon, smoothing, K: tl.conste
 
 @triton.jit
 def slope_of_negentropy(y, scale, smoothing, epsilon, K: tl.constexpr):
-    """∂Ω(q)/∂q at q = y/S for y > 0, else 0, (R, B); the scale of `soft_terms` and ε are (R,)."""
+    """∂Ω(q)/∂q at q = y/S for y > 0, else 0, (R, B); `scale`, (R,), is (1−s)/S from `soft_terms`."""
     q = y * (tl.abs(scale) / tl.where(smoothing < 1.0, 1.0 - smoothing, 1.0))[:, None]
-    # A constant does not change the slope along the simplex; this constant is the torch reference's.
+    # Adding a constant does not change the slope along the simplex: add the constant of the torch reference.
     far = tl.abs(epsilon) >= _FAR_FROM_ONE
     constant = tl.where(far, 1.0 / tl.where(far, epsilon, 1.0), 1.0 / (1.0 + epsilon))
     return tl.where(q > 0.0, deformed_log(tl.where(q > 0.0, q, 1.0), epsilon, K) + constant[:, None], 0.0)

@@ -10,7 +10,7 @@ import triton.language as tl
 from contmax.kernels.gpu._instructions import quick_log2
 from contmax.kernels.rows._gpu_solve import below, conjugate, log, solved_weights, sums
 
-# Rows up to this many columns read all cotangents at once; wider rows wait for p, and read them where p > 0.
+# Rows up to this many columns read all cotangents at once; wider rows read p first, and cotangents where p > 0.
 _NARROW = tl.constexpr(128)
 
 
@@ -32,7 +32,7 @@ def load_rows(X, M, at, mask_at, inside, columns, HAS_MASK: tl.constexpr):
 
 @triton.jit
 def epsilon_of_rows(A, epsilon, r, inside, PER_ROW: tl.constexpr, R: tl.constexpr):
-    """ε = α − 1 of rows r, (R,), with α from A if PER_ROW; 1 if α > 2: `_gpu_beyond_two` overwrites these rows."""
+    """ε = α − 1 of rows r, (R,), with α from A if PER_ROW; ε = 1 if α > 2: `_gpu_beyond_two` overwrites these rows."""
     if PER_ROW:
         alpha = tl.load(A + r, mask=inside, other=1.5).to(tl.float32)
         return tl.where(alpha > 2.0, 1.0, alpha - 1.0)
@@ -116,7 +116,7 @@ def curvature(p, epsilon, ROUGH: tl.constexpr = False):
     x = log_p * epsilon[:, None]
     series = tl.fma(x, tl.fma(x, 0.0011904762, 0.0069444444), 0.033333333)
     series = tl.fma(x, tl.fma(x, tl.fma(x, series, 0.125), 0.33333333), 0.5)
-    # Away from x = 0, (1 − (1 − x) eˣ)/x² with x² = ε² ln²p.
+    # Away from x = ε ln p = 0, D = (1 − (1 − x) eˣ)/ε².
     inverse = 1.0 / tl.where(epsilon == 0.0, 1.0, epsilon)
     wide = tl.fma(x - 1.0, tl.exp(x), 1.0) * (inverse * inverse)[:, None]
     return tl.where(tl.abs(x) > 0.3, wide, log_p * log_p * series)
@@ -124,7 +124,7 @@ def curvature(p, epsilon, ROUGH: tl.constexpr = False):
 
 @triton.jit
 def unbiased(along, rest, rates, mass):
-    """`along` = Σ s D (g − ⟨g⟩) without the rounding error of ⟨g⟩, from `rest` = Σ s (g − ⟨g⟩), 0 but for rounding.
+    """`along` = Σ s D (g − ⟨g⟩), corrected by `rest` = Σ s (g − ⟨g⟩), which is 0 but for the rounding error of ⟨g⟩.
 
     `rates` is Σ s D, `mass` Σ s; each is (R,).
     """
@@ -133,7 +133,7 @@ def unbiased(along, rest, rates, mass):
 
 @triton.jit
 def pulled_back(p, g, epsilon, K: tl.constexpr, ROUGH: tl.constexpr, NEEDS_ALPHA: tl.constexpr):
-    """s (g − ⟨g⟩) from p and g, (R, B), 0 off the support; −Σ s D (g − ⟨g⟩), (R,), D = `curvature`, if NEEDS_ALPHA."""
+    """s (g − ⟨g⟩), (R, B), 0 off the support; and if NEEDS_ALPHA −Σ s D (g − ⟨g⟩), (R,), D = `curvature`."""
     s = escort_of(p, epsilon, K, ROUGH)
     # Take g relative to its value at the largest p: where one point has nearly all the mass, g − ⟨g⟩ would cancel.
     anchor = tl.max(tl.where(p == tl.max(p, 1)[:, None], g, -float("inf")), 1)

@@ -1,10 +1,10 @@
 r"""The normaliser A of rows of scores that are on the chip, and the mass of each score.
 
-With ε = α − 1, k = 1/ε and scores y ≤ 0 less their maximum, p = [1 + ε(y − A)]₊ᵏ = uᵏ: the root is u = [t + εy]₊ with
-t = 1 − εA = p_max^ε, the escort p^{2−α} = u^{k−1}. Scores at and below the threshold τ = A − k have no mass. For
-K ≤ 0 the kernels compute p / p_max = [1 + ε y/t]₊ᵏ instead, which near α = 1 depends less on the rounding of t. In both
-forms the weights are divided by their sum in the end, and need no exact A. Newton's method finds A on the power mean,
-as in `contmax.maps._threshold`.
+With ε = α − 1, k = 1/ε and scores y ≤ 0 less their maximum, p = [1 + ε(y − A)]₊ᵏ = uᵏ. We call u = [t + εy]₊ the root,
+with t = 1 − εA = p_max^ε, and p^{2−α} = u^{k−1} the escort. Scores y ≤ τ = A − k, the threshold, have no mass. Weights
+are p for K > 0, and p / p_max = [1 + ε y/t]₊ᵏ for K ≤ 0, which near α = 1 depends less on the rounding of t. In the end
+weights are divided by their sum, so A need not be exact. Newton's method finds A on the power mean, as in
+`contmax.maps._threshold`.
 
 Rows lie along the first axis of a block, (R, B). K is k if k is 1, 2, 3 or 4, where powers are products. Any other α
 in (0, 2] takes one logarithm and one exponential per score: K = 0 if |α − 1| ≥ 0.1, K = −1 if α may be closer to 1.
@@ -84,7 +84,7 @@ def log1p_series(w):
 
 @triton.jit
 def log1p_ratio(w, epsilon, v):
-    """ln(1 + w)/ε, where w = ε v; v at ε = 0."""
+    """ln(1 + w)/ε for w = ε v, which is v at ε = 0."""
     small = tl.abs(epsilon) < 1e-5
     curved = log1p(w) * (1.0 / tl.where(small, 1.0, epsilon))
     return tl.where(small, v * log1p_series(w), curved)
@@ -137,7 +137,7 @@ def powers_of_pairs(u, K: tl.constexpr):
 
 @triton.jit
 def relative_weights(y, t, epsilon, K: tl.constexpr, ROUGH: tl.constexpr = False):
-    """p and p^{2−α} of scores (R, B); for K ≤ 0 each is divided by its value at the maximum. t and ε are (R,)."""
+    """p and p^{2−α} of scores y (R, B); for K ≤ 0 each is divided by its value at the maximum. t and ε are (R,)."""
     if K == 1:
         u = tl.fma(y, epsilon[:, None], t[:, None])
         return powers_of_roots(tl.where(u > (t * AT_THRESHOLD)[:, None], u, 0.0), epsilon, K)
@@ -186,7 +186,7 @@ def shrinking(total, K: tl.constexpr):
 
 @triton.jit
 def log_mass(total, normaliser, t, epsilon, K: tl.constexpr, ROUGH: tl.constexpr = False):
-    """ln Σ p, (R,), from `total`, the sum of `relative_weights`; to four digits, at less cost, if K = 0 and ROUGH."""
+    """ln Σ p, (R,), from `total`, the sum of `relative_weights`; if K = 0 and ROUGH, to four digits at less cost."""
     if K == 0 and ROUGH:
         return (quick_log2(tl.maximum(total, 1e-37)) + quick_log2(tl.maximum(t, 1e-37)) / epsilon) * 0.69314718
     log_total = log(tl.maximum(total, 1e-37))
@@ -203,13 +203,13 @@ def log_mass(total, normaliser, t, epsilon, K: tl.constexpr, ROUGH: tl.constexpr
 
 @triton.jit
 def newton_step(total, slope, normaliser, t, epsilon, K: tl.constexpr, ROUGH: tl.constexpr = False):
-    """Newton's step of A, (R,), from the sums of weights and of escorts; to four digits if ROUGH."""
+    """Newton's step of A, (R,), from the sums of weights and of escorts; to four digits if K = 0 and ROUGH."""
     ratio = total / tl.maximum(slope, 1e-37)
     if K > 0:
         return ratio * shrinking(total, K) * K
     else:
         if K == 0:
-            # Normalised, the largest weight is p_max = 1/total, and t should be p_max^ε.
+            # The largest weight is 1, after normalisation p_max = 1/total, and t should be p_max^ε.
             some = tl.maximum(total, 1e-37)
             next_t = quick_power(some, -epsilon) if ROUGH else tl.exp(-epsilon * log(some))
             return ratio * (t - next_t) / epsilon
@@ -220,7 +220,7 @@ def newton_step(total, slope, normaliser, t, epsilon, K: tl.constexpr, ROUGH: tl
 
 @triton.jit
 def is_climbing(step, t, K: tl.constexpr, ROUGH: tl.constexpr = False, TO_THE_END: tl.constexpr = False):
-    """Whether another step can change p beyond its accuracy (if TO_THE_END, beyond rounding). NaN never climbs."""
+    """Whether another step can change p beyond its accuracy (if TO_THE_END, beyond rounding); False if step is NaN."""
     if K == 1 or TO_THE_END:
         return step > t * _LAST_STEP_LINEAR
     elif ROUGH:
@@ -299,7 +299,7 @@ def solved_from(y, epsilon, normaliser, t, K: tl.constexpr, ROUGH: tl.constexpr)
     normaliser, t = solve(y, epsilon, normaliser, t, K, ROUGH)
     weight, escort = relative_weights(y, t, epsilon, K, ROUGH)
     total, slope = sums(weight, escort)
-    # These sums show whether the last step, though small, left Σ p above 1; for k > 2 it hardly does.
+    # These sums show whether the last step, though small, left Σ p above 1, which for k > 2 hardly happens.
     if not ROUGH and K != 1 and K <= 2:  # noqa: SIM102, decided at compile time
         if tl.max(exceeds(total, normaliser, t, epsilon, K, ROUGH).to(tl.int32), 0) > 0:
             normaliser, t = climb(y, epsilon, normaliser, t, K, False, True)
