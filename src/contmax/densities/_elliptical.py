@@ -166,7 +166,7 @@ class Elliptical(Density):
 
 
 def adjustable_profile(alpha: Number, dim: int, of: str, validate_args: bool | None) -> Profile:
-    """The profile of an α for which ``of`` can be chosen: refuses α = ∞, and α ≤ 1 where ``of`` is the support."""
+    """The profile of an α whose ``of``, a moment or "support", can be chosen: refuses ∞, and α ≤ 1 for "support"."""
     index = low = as_index(alpha, dim, validate_args)
     if isinstance(index, Tensor):
         low = float(index.detach().min()) if index.numel() and checks_values(validate_args, index) else math.inf
