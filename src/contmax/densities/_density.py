@@ -253,7 +253,7 @@ class Density(Distribution):
         return new
 
     def _rebind(self) -> None:
-        """Recompute attributes derived from parameters; called after parameters were expanded or cast."""
+        """Recompute attributes derived from parameters; called after parameters were set, expanded or cast."""
 
     def sample(self, sample_shape: _size = torch.Size()) -> Tensor:  # noqa: B008
         """Draws without gradient; shape ``sample_shape + batch_shape + event_shape``."""

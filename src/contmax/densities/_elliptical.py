@@ -153,7 +153,7 @@ class Elliptical(Density):
 
     @abstractmethod
     def _stretched(self, factor: Tensor, alpha: Number) -> Any:
-        """The β-Gaussian of index α with the scale factor²·Σ."""
+        """The β-Gaussian of index α with scale matrix ``factor``²·Σ."""
 
     def _of_batch(self, value: Tensor, event_dims: int = 0) -> Tensor:
         """The value in the result dtype, expanded to the batch of the density, which may exceed the scale's batch."""

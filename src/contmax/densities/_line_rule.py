@@ -175,7 +175,7 @@ class LineRule:
     Attributes:
         points: t, ``(n, *shape)``.
         shares: quadrature weights, ``(n, *shape)``, zero in the tails beyond a finite end of the support.
-        beside_bends: ``points``; in empty pieces, which lie on a bend, moved to just above the bend.
+        beside_bends: ``points``, but in empty pieces, which lie on a bend, moved to just above the bend.
     """
 
     def __init__(

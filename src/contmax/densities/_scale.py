@@ -86,11 +86,11 @@ class Scale:
         return self._factor.square().sum(-1)
 
     def stretched(self, factor: Float[Tensor, "*batch"]) -> Self:
-        """The scale of factor²·Σ."""
+        """The Scale of ``factor``²·Σ."""
         return type(self)(factor.reshape(factor.shape + (1,) * self._axes) * self._factor)
 
     def to(self, dtype: torch.dtype) -> Self:
-        """The scale in another dtype."""
+        """The Scale with L in another dtype."""
         return type(self)(self._factor.to(dtype))
 
 
