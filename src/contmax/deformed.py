@@ -244,7 +244,7 @@ def _log_with_gap(u: Tensor, gap: Tensor) -> Tensor:
 def _over_gap(value: Tensor, limit: Tensor, gap: Tensor) -> Tensor:
     """value/gap, or ``limit`` where the gap 1 − β is zero or nearly so.
 
-    For callers without a derivative in β: their quotient needs no series, since only that derivative cancels.
+    For callers that need no derivative in β: near β = 1 only this derivative of the quotient loses digits.
     """
     zero = gap.abs() < torch.finfo(gap.dtype).tiny / torch.finfo(gap.dtype).eps
     return torch.where(zero, limit, value / torch.where(zero, 1.0, gap))

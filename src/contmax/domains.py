@@ -18,8 +18,8 @@ from contmax.numerics import gauss_legendre
 
 Number = float | int
 
-# Gauss nodes per cell and axis, and default cells per axis, by the dimension of the domain: in all 512 samples on an
-# interval, 16,384 on a rectangle, 110,592 in a three-dimensional box.
+# Gauss nodes per cell and axis, and default cells per axis, by the dimension of the domain. The defaults sample 512
+# points of an interval, 16,384 of a rectangle and 110,592 of a three-dimensional box.
 _NODES_PER_CELL = {1: 16, 2: 8, 3: 6}
 _CELLS_PER_AXIS = {1: 32, 2: 16, 3: 8}
 

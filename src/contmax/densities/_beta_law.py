@@ -6,7 +6,7 @@ the distribution function. With LLᵀ = Σ, R² = 2ρ/|ε|, z standard normal in
 .. math:: t = \mu + \frac{R\,Lz}{\sqrt{\|z\|^2 + 2g}}, \quad g \sim \Gamma(k+1) \quad (\alpha > 1); \qquad
           t = \mu + \frac{R\,Lz}{\sqrt{2g}}, \quad g \sim \Gamma(-k-\tfrac N2) \quad (\alpha < 1)
 
-and t = μ + Lz at α = 1. All three are t = μ + √ρLz/√(m + ε₊‖z‖²/2) with m = |ε|g → 1 as ε → 0.
+and t = μ + Lz at α = 1. In all three cases t = μ + √ρLz/√(m + max(ε, 0)‖z‖²/2) with m = |ε|g → 1 as ε → 0.
 """
 
 import math
@@ -38,9 +38,9 @@ class NormalLaw(LineLaw):
 
 
 class PolynomialLaw(LineLaw):
-    r"""α = 1 + 1/n, n integer: with z = (1−d/R)/2 the tail is :math:`\sum_{j>n} \binom{2n+1}{j} z^j (1-z)^{2n+1-j}`.
+    r"""The law for α = 1 + 1/n: at distance d the tail is :math:`\sum_{j>n} \binom{2n+1}{j} z^j (1-z)^{2n+1-j}`.
 
-    All terms are positive, so no digits cancel. n = 0 is the uniform density, α = ∞.
+    Here z = (1 − d/``reach``)/2; all terms are positive, so no digits cancel. n = 0 is the uniform density, α = ∞.
     """
 
     reach: float
@@ -72,7 +72,7 @@ class PolynomialLaw(LineLaw):
         return (2 * n + 1) * math.comb(2 * n, n) * (z * (1 - z)) ** n
 
     def _search(self, tail: Tensor) -> Tensor:
-        """z by Newton's method for ln tail, a concave function of ln z: monotone from a start left of the root."""
+        """z by Newton's method for ln tail, concave in ln z: steps from a start left of the root never pass it."""
         n = self._degree
         z = (tail / math.comb(2 * n + 1, n + 1)) ** (1 / (n + 1))
         for _ in range(_NEWTON_STEPS):
@@ -96,7 +96,7 @@ class GeneralLaw(LineLaw):
 
 
 def line_law(profile: Profile) -> LineLaw:
-    """The law for a one-dimensional profile."""
+    """The law of (t−μ)/unit for a one-dimensional profile, by the cheapest exact formula for its α."""
     alpha, reach = profile.alpha, profile.reach
     if not isinstance(alpha, Tensor) and not isinstance(reach, Tensor):
         if alpha == 1:
@@ -147,7 +147,7 @@ def _mixed(alpha: Tensor, dim: int, shape: torch.Size, like: Tensor) -> Tensor:
 def _moving(radius: Tensor, gap: Tensor, dim: int) -> Tensor:
     """The number 1 with derivative ∂ln r/∂α: r moves with α so that the ball of radius r keeps its mass.
 
-    A derivative through the gamma variable would be right on average, but its variance grows without bound as α → 1.
+    A derivative through the gamma variable would be unbiased, but its variance grows without bound as α → 1.
     """
     fixed = radius.double()
     log_gamma = log_gamma_ratio(gap, dim)
@@ -178,12 +178,12 @@ def _ball(dim: int, k: float, shape: torch.Size, like: Tensor) -> Tensor:
 
 
 def _inside(like: Tensor) -> float:
-    """A factor just below one, by which draws stay inside the support after rounding."""
+    """A factor just below one that keeps draws inside the support after rounding."""
     return 1 - 8 * torch.finfo(like.dtype).eps
 
 
 def _gamma(concentration: float, shape: torch.Size, like: Tensor) -> Tensor:
-    """Gamma draws: sums of exponentials and half a squared normal for a small half-integer, else torch's sampler."""
+    """Gamma draws: for small multiples of ½, sums of exponentials and half a squared normal; else torch's sampler."""
     doubled = round(2 * concentration)
     if concentration > _ERLANG_MAX or abs(2 * concentration - doubled) > 1e-12 * doubled:
         full = torch.full(shape, concentration, dtype=like.dtype, device=like.device)

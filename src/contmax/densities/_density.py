@@ -253,7 +253,7 @@ class Density(Distribution):
         return new
 
     def _rebind(self) -> None:
-        """Recompute attributes derived from parameters; called on a copy with expanded or cast parameters."""
+        """Recompute attributes derived from parameters; called after parameters were set, expanded or cast."""
 
     def sample(self, sample_shape: _size = torch.Size()) -> Tensor:  # noqa: B008
         """Draws without gradient; shape ``sample_shape + batch_shape + event_shape``."""
@@ -317,7 +317,7 @@ def _brief(value: Tensor) -> str:
 
 
 def unchecked(distribution: Distribution, dtype: torch.dtype | None = None) -> Distribution:
-    """A copy whose log-probability off the support is −inf instead of an error; a Density itself unless it is cast.
+    """A copy whose log-probability off the support is −inf instead of an error; a Density is copied only to cast it.
 
     Parameters are cast to ``dtype`` unless theirs is wider. In float64, quantities derived from the parameters, such as
     the ends of the support, are free of the rounding of a narrower dtype.
@@ -330,7 +330,7 @@ def unchecked(distribution: Distribution, dtype: torch.dtype | None = None) -> D
     if dtype is None and isinstance(distribution, Density):
         return distribution
     if dtype is not None and isinstance(distribution, Categorical):
-        # Rebuild it, which normalises in the wider dtype: weights in half precision sum to one only to a few digits.
+        # A new Categorical normalises in the wider dtype: weights in half precision sum to one only to a few digits.
         logits = distribution.logits
         return Categorical(logits=logits.to(torch.promote_types(logits.dtype, dtype)), validate_args=False)
     new = copy.copy(distribution)

@@ -64,7 +64,7 @@ def gaussian(distribution: Normal | MultivariateNormal | LowRankMultivariateNorm
 
 
 def _kl_beta_gaussians(p: Any, q: Any) -> Tensor:
-    """∫p ln(p/q): closed form for Gaussians, quadrature on the line; else +∞ where supp p ⊄ supp q, or an error."""
+    """∫p ln(p/q): closed form for Gaussians, quadrature on the line; else +∞ if supp p leaves supp q, or an error."""
     p, q = (gaussian(x) if isinstance(x, MultivariateNormal) else x for x in (p, q))
     if p.event_shape != q.event_shape:
         raise ValueError(
@@ -110,7 +110,7 @@ def _leaves(p: Any, q: Any, slack: float) -> bool:
     shape = torch.broadcast_shapes(p.batch_shape, q.batch_shape)
     axes = torch.linalg.solve_triangular(outer.factor, inner.factor.expand(*shape, -1, -1), upper=False)
     centre = torch.linalg.solve_triangular(outer.factor, (inner.center - outer.center).unsqueeze(-1), upper=False)
-    # A monotone ascent of ‖axes·u + centre‖ starts at ± each right singular vector, with the sign of larger norm.
+    # Monotone ascents of ‖axes·u + centre‖ start at the right singular vectors, with the sign of the larger norm.
     u = torch.linalg.svd(axes).Vh.mT
     u = u * torch.where((axes @ u * centre).sum(-2, keepdim=True) < 0, -1.0, 1.0)
     for _ in range(_ASCENT_STEPS):

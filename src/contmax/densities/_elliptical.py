@@ -153,7 +153,7 @@ class Elliptical(Density):
 
     @abstractmethod
     def _stretched(self, factor: Tensor, alpha: Number) -> Any:
-        """The β-Gaussian of index α with the scale factor²·Σ."""
+        """The β-Gaussian of index α with scale matrix ``factor``²·Σ."""
 
     def _of_batch(self, value: Tensor, event_dims: int = 0) -> Tensor:
         """The value in the result dtype, expanded to the batch of the density, which may exceed the scale's batch."""
@@ -166,7 +166,7 @@ class Elliptical(Density):
 
 
 def adjustable_profile(alpha: Number, dim: int, of: str, validate_args: bool | None) -> Profile:
-    """The profile of an α for which ``of`` can be chosen: refuses α = ∞, and α ≤ 1 where ``of`` is the support."""
+    """The profile of an α whose ``of``, a moment or "support", can be chosen: refuses ∞, and α ≤ 1 for "support"."""
     index = low = as_index(alpha, dim, validate_args)
     if isinstance(index, Tensor):
         low = float(index.detach().min()) if index.numel() and checks_values(validate_args, index) else math.inf

@@ -207,16 +207,16 @@ class LineDensity(Density):
         return alpha.double() if isinstance(alpha, Tensor) else torch.full_like(self.loc, alpha, dtype=torch.float64)
 
     def _expectation(self, function: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-        """E_p of a function of t − μ and ln p(t), in float64, moved to μ = 0, where t keeps all digits."""
+        """E_p of a function of t − μ and ln p(t), in float64, for a copy with μ = 0, since t − μ would lose digits."""
         centred = self._in_float64()
         centred.loc = torch.zeros_like(centred.loc)
         return line_expectation(centred, function)
 
     def landmarks(self) -> Landmarks:
-        """The ends of the support and the centre."""
+        """The centre and the ends of the support; if the support may be unbounded, also steps from the centre."""
         loc, half = self.loc.double(), self._half_width().double()
         low, high = loc - half, loc + half
-        # Some entries of a tensor α may have unbounded support.
+        # A tensor α may have entries ≤ 1, whose support is unbounded.
         if not isinstance(self.alpha, Tensor) and not self.law().is_unbounded:
             cuts = torch.stack([low, loc, high])
             return Landmarks(low, high, loc, half.detach(), loc[None][: self._kinks], cuts, bounded=True)

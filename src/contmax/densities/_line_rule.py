@@ -21,13 +21,13 @@ from contmax.numerics import float64_of, graded_rule
 # Breakpoints lie at centre + step·width: with 32 graded nodes in each piece, and the tails beyond the last step, they
 # resolve Gaussian, exponential and algebraic decay to 1e-14.
 _STEPS = (-16.0, -8.0, -4.0, -2.0, -1.0, 1.0, 2.0, 4.0, 8.0, 16.0)
-# Extra breakpoints near the ends of a bounded base, as shares of its length: transforms may stretch its ends.
+# Extra breakpoints for transformed distributions near the ends of a bounded base, as shares of the base's length.
 _MARGINS = tuple(10.0**-k for k in range(1, 13))
-# Nodes of a whole rule, and the minimum number of nodes in each piece.
+# The number of nodes that a rule divides among its pieces, and the minimum number in each piece.
 _NODES, _NODES_IN_PIECE = 256, 32
 # Densities below e^_LOG_TINY count as zero.
 _LOG_TINY = -690.0
-# Breakpoints at the distances reach·(d/reach)^share, between a density of size `reach` and a bend at distance d.
+# Breakpoints at distances reach·(d/reach)^share from the middle of a density of size `reach`, for a bend at distance d.
 _SHARES = (0.25, 0.5, 0.75)
 # Where `growth` probes a density near an end of its support, in units of the distance to the next breakpoint.
 _PROBES = (1e-9, 1e-7)
@@ -118,7 +118,7 @@ def union(components: Landmarks) -> Landmarks:
 
 
 def _transformed_landmarks(density: TransformedDistribution) -> Landmarks:
-    """The transformed landmarks of the base, with more breakpoints, since a steep transform changes length scales."""
+    """Transformed landmarks of the base distribution, with extra breakpoints: steep transforms change length scales."""
     base = landmarks_of(density.base_dist)
     ordered, length = base.cuts.detach().sort(0).values, (base.high - base.low).detach()
     bounded = torch.isfinite(length)
@@ -169,13 +169,13 @@ class LineRule:
         density: landmarks of the density, whose batch broadcasts to ``shape``.
         shape: shape of the integrals, ``(*sample, *batch)``.
         bends: further points where integrands may have a bend, ``(m, *shape)`` or broadcastable to it, or None.
-        count: nodes in each piece and each tail; by default 256 divided by the number of pieces, but at least 32.
+        count: nodes in each piece and each tail; by default 256 shared among pieces and tails, but at least 32.
         window: ends of the interval, broadcastable to ``shape``, outside of which integrands are negligible, or None.
 
     Attributes:
         points: t, ``(n, *shape)``.
         shares: quadrature weights, ``(n, *shape)``, zero in the tails beyond a finite end of the support.
-        beside_bends: ``points``; in empty pieces, which lie on a bend, moved to just above the bend.
+        beside_bends: ``points``, but in empty pieces, which lie on a bend, moved to just above the bend.
     """
 
     def __init__(
@@ -206,7 +206,7 @@ class LineRule:
         x, w = (table.reshape(-1, *(1 for _ in shape)) for table in (nodes, weights))
         length = at[1:] - at[:-1]
         points, shares = _piece(at[:-1, None], length[:, None], x, w, window)
-        # An empty piece ends at a breakpoint, which may be a kink of the density: evaluate the density just below it.
+        # An empty piece ends at a breakpoint, which may be a kink of the density: evaluate the density just below.
         nudge = 1e-10 * self._reach + 1e-15 * torch.maximum(at[0].abs(), at[-1].abs()).detach()
         nudge = torch.where(length.detach() == 0, nudge, 0.0)[:, None]
         parts = [[x.flatten(0, 1) for x in (points, shares, points - nudge, points + nudge)]]
@@ -229,7 +229,7 @@ class LineRule:
         return torch.stack([torch.where(far, step, first) for step in steps])
 
     def log_density(self, density: Distribution) -> tuple[Tensor, Tensor]:
-        """ln p at the points, at least _LOG_TINY, and where it is larger; p is from ``_density.unchecked``."""
+        """ln p at the points, at least _LOG_TINY, and the mask of larger values; p is from ``_density.unchecked``."""
         with torch.no_grad():
             inside = (self._seen > self._low) & (self._seen < self._high)
             alive = inside & (density.log_prob(torch.where(inside, self._seen, self._inner)) > _LOG_TINY)

@@ -216,7 +216,7 @@ class CallableGenerator:
     def __init__(self, function: Function, device: torch.device, validate: bool) -> None:
         self.value = function
         self.name = getattr(function, "__name__", type(function).__name__)
-        # `high` is the first power of two ≥ a; g is evaluated at all powers at once, and may be infinite at later ones.
+        # `high` is the first power of two ≥ a; g is evaluated at all powers at once, and may overflow beyond `high`.
         powers = 2.0 ** torch.arange(_FIRST_POWER, _LAST_POWER, dtype=torch.float64, device=device)
         with torch.no_grad():
             short = (self._residual(powers)[0] < 0).to(torch.int64).cumprod(0).sum()
@@ -258,7 +258,7 @@ Generator = NamedGenerator | CallableGenerator
 
 
 class _GeneratedLaw(LineLaw):
-    """The law of g in units of σ: at distance d ≤ a density g'(a) − g'(d) and tail g'(a)(a−d) − g(a) + g(d)."""
+    """The law of (t−μ)/σ, with density g'(a) − g'(d) and tail g'(a)(a−d) − g(a) + g(d) at distances 0 ≤ d ≤ a."""
 
     reach: Tensor
 

@@ -344,7 +344,7 @@ class Empirical(_WeightedSum):
         """The samples in increasing order, and the cdf at each."""
         ordered, order = self._wide(self.samples).sort(-1)
         reached = self._wide(self.weights).gather(-1, order).cumsum(-1)
-        # Rounding must not leave the last sample short of 1.
+        # The cdf at the largest sample must be 1, also after rounding.
         return ordered, reached / reached[..., -1:]
 
     def rsample(self, sample_shape: _size = torch.Size()) -> Tensor:  # noqa: B008

@@ -277,7 +277,7 @@ class MultivariateBetaGaussian(Elliptical):
         return self._round(loc + self._standard().apply(draw_offsets(self._profile, shape, loc)))
 
     def _standard(self) -> Scale:
-        """The Scale of ρΣ, which maps draws of the standard β-Gaussian to draws of t − μ."""
+        """The Scale of ρΣ (R²Σ for α = ∞), which maps draws of the standard β-Gaussian to draws of t − μ."""
         return self._sigma.stretched(self._profile.log_unit(self._half_log_det()).exp())
 
     @classmethod
@@ -289,7 +289,7 @@ class MultivariateBetaGaussian(Elliptical):
 
     @classmethod
     def _proportional(cls, adjusted: str, alpha: Number, validate_args: bool | None, **given: Tensor) -> Self:
-        """The density with Σ ∝ T, for ``given`` centre and T, its covariance or shape matrix of the support."""
+        """The density with the ``given`` centre and matrix T ∝ Σ, its covariance or the shape matrix of its support."""
         (center, matrix), (_, name) = as_parameters(**given), given
         shape = scale_of(center, name, matrix, validate_args)
         profile = adjustable_profile(alpha, shape.dim, adjusted, validate_args)

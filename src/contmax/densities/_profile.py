@@ -80,7 +80,7 @@ class Profile:
         return self.gap(half_log_det) * self.log_peak(half_log_det)
 
     def log_unit(self, half_log_det: Tensor) -> Tensor:
-        """½ ln ρ, of the unit √ρ in which Mahalanobis distances are of order one for any |Σ|; 0 for the Gaussian."""
+        """½ ln ρ: √ρ is the unit in which Mahalanobis distances are of order one for any |Σ|; 0 for the Gaussian."""
         return 0.5 * self.log_rho(half_log_det)
 
     def unit(self, scale: Tensor) -> Tensor:
@@ -194,7 +194,7 @@ class Profile:
         return 0.5 * (log_ratio - self.log_rho(half_log_det)) / weight
 
     def unit_sq_of(self, given: str, like: Tensor) -> Scalar:
-        """The ratio of ρΣ to the covariance, 1 + ε(s+1), or for ``given`` = "support" to R²Σ, ε/2 (α > 1)."""
+        """r = 1 + ε(s+1), where ρΣ = r·covariance; for ``given`` = "support" r = ε/2, where ρΣ = r·R²Σ (α > 1)."""
         return _in_dtype(0.5 * self._gap if given == "support" else self._margin(), like)
 
 
@@ -226,7 +226,7 @@ class UniformProfile(Profile):
         return scale * self.radius(scale.log())
 
     def log_unit(self, half_log_det: Tensor) -> Tensor:
-        """ln R, from a volume of one."""
+        """ln R, for which the ellipsoid Δ ≤ R² has volume one."""
         return 0.5 * (self._log_unit_radius_sq - half_log_det / self.half)
 
     def log_density(self, square: Tensor, half_log_det: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ in tan(θ/2),
 
 .. math:: g(\theta) = (p + a\cos\theta)^2 + (q + b\sin\theta)^2 - 1 = 0
 
-whose closed form loses all digits near a tangency, where brackets lose none. Since
+whose closed form loses all digits near a tangency, where bracketing loses none. Since
 :math:`\tfrac12 g' = (b^2-a^2)\sin\theta\cos\theta - ap\sin\theta + bq\cos\theta`, the quotient
 :math:`g'/(\sin\theta\cos\theta)` is monotone between multiples of π/2 and the two angles with
 :math:`\tan^3\theta = -bq/(ap)`: in each of these six intervals g has at most one extremum, and `sign_change` brackets
@@ -29,7 +29,7 @@ from contmax.numerics import gauss_legendre, principal_axes, sign_change
 
 # Numbers of plane sections of two bodies: _LOOK sections locate their overlap, _SECTIONS integrate over it.
 _LOOK, _SECTIONS = 32, 48
-# Overlaps with the unit disk of up to this area are rounding errors.
+# Overlaps of at most this area with the unit disk are rounding errors.
 _ROUNDING = 1e-14
 
 
@@ -38,8 +38,8 @@ class Intervals:
     """A union of M intervals on the line; an interval with high ≤ low is empty.
 
     Attributes:
-        low: lower ends, ``(*batch, M)``; −∞ of an unbounded interval.
-        high: upper ends, ``(*batch, M)``; +∞ of an unbounded interval.
+        low: lower ends, ``(*batch, M)``; −∞ where unbounded.
+        high: upper ends, ``(*batch, M)``; +∞ where unbounded.
     """
 
     low: Float[Tensor, "*batch M"]
@@ -127,7 +127,7 @@ class BoxRegion:
         return self.half[..., 0]
 
     def sections(self, at: Float[Tensor, "*batch n"]) -> "BoxRegion":
-        """The section with any first coordinate in the box: boxes in N − 1 dimensions, of batch ``(*batch, 1)``."""
+        """The section, equal at all first coordinates in the box: boxes in N − 1 dimensions, batch ``(*batch, 1)``."""
         return BoxRegion(self.center[..., None, 1:], self.half[..., None, 1:])
 
 
@@ -225,8 +225,8 @@ def _plane_overlap(ellipse: EllipsoidRegion, other: EllipsoidRegion | BoxRegion)
     area, other_area = ellipse.volume(), other.volume()
     empty = (area <= 0) | (other_area <= 0)
     disk = _or_disk(ellipse, empty)
-    # In coordinates in which the ellipse is the unit disk, the boundary of `other` in m pieces that do not cross the
-    # circle: their m + 1 ends, counterclockwise, a point within each, and twice each area between piece and chord.
+    # With the ellipse mapped to the unit disk, the boundary of `other` as m pieces that do not cross the circle: m + 1
+    # ends, counterclockwise, a point within each piece, and twice the area between each piece and its chord.
     boundary = _box_in(disk, other) if isinstance(other, BoxRegion) else _ellipse_in(disk, _or_disk(other, empty))
     ends, middles, bulges = boundary
     start, stop = ends[..., :-1, :], ends[..., 1:, :]
@@ -234,13 +234,13 @@ def _plane_overlap(ellipse: EllipsoidRegion, other: EllipsoidRegion | BoxRegion)
     inside = middles.square().sum(-1) <= 1
     share = 0.5 * torch.where(inside, cross + bulges, torch.atan2(cross, dot)).sum(-1)
     share = torch.where(share > _ROUNDING, share / math.pi, 0.0).clamp(max=1)
-    # Inside the disk `other` is shared whole; if it is small, the sum of triangles would lose its area to rounding.
+    # If `other` lies inside the disk, all of it is shared: the sum of triangles would lose a small area to rounding.
     shared = torch.where(inside.all(-1), other_area, area * share)
     return torch.where(empty, 0.0, torch.minimum(torch.minimum(shared, area), other_area))
 
 
 def _or_disk(ellipse: EllipsoidRegion, empty: Tensor) -> EllipsoidRegion:
-    """The ellipse, with the factor of a unit disk where ``empty``: without area F has no inverse."""
+    """The ellipse, with F replaced by the identity where ``empty``: the F of an ellipse without area has no inverse."""
     factor = torch.eye(2, dtype=ellipse.factor.dtype, device=ellipse.factor.device)
     factor = torch.where(empty[..., None, None], factor, ellipse.factor)
     return EllipsoidRegion(ellipse.center, factor, ellipse.bounded)
@@ -278,13 +278,13 @@ def _box_in(disk: EllipsoidRegion, box: BoxRegion) -> tuple[Tensor, Tensor, Tens
 
 
 def _ellipse_in(disk: EllipsoidRegion, other: EllipsoidRegion) -> tuple[Tensor, Tensor, Tensor]:
-    """The boundary of an ellipse for :func:`_plane_overlap`: arcs between crossings of the circle and extrema of g."""
+    """The boundary of an ellipse for :func:`_plane_overlap`: arcs that do not cross the circle."""
     factor = torch.stack([_whitened(disk, column) for column in other.factor.unbind(-1)], -1)
     offset = _whitened(disk, other.center - disk.center)
     turned = factor @ principal_axes(factor)
     axes: Tensor = torch.linalg.vector_norm(turned, dim=-2)
     center = ((turned / axes.unsqueeze(-2)).mT @ offset.unsqueeze(-1)).squeeze(-1)
-    # Of g'/2 divided by a², the square of the larger axis, which might overflow if computed.
+    # Coefficients of g'/(2a²), a the longer semi-axis; they are made from ratios, since a² might overflow.
     ratio = axes / axes[..., :1]
     pull, bend = ratio * center / axes[..., :1], ratio[..., 1:].square() - 1
 
@@ -314,7 +314,7 @@ def _unit(angle: Tensor) -> Tensor:
 
 
 def _between_extrema(pull: Float[Tensor, "*batch 2"]) -> Float[Tensor, "*batch 7"]:
-    """Angles from 0 to 2π between which g has at most one extremum: multiples of π/2, and tan³θ = −bq/(ap)."""
+    """Angles kπ/2 and the two with tan³θ = −bq/(ap), ``pull`` ∝ (ap, bq): g has ≤ 1 extremum between neighbours."""
     roots = pull.sign() * pull.abs() ** (1 / 3)
     bend = torch.atan2(-roots[..., 1], roots[..., 0]).remainder(math.pi)
     quarters = torch.arange(5, dtype=pull.dtype, device=pull.device) * (math.pi / 2)

@@ -86,11 +86,11 @@ class Scale:
         return self._factor.square().sum(-1)
 
     def stretched(self, factor: Float[Tensor, "*batch"]) -> Self:
-        """The scale of factor²·Σ."""
+        """The Scale of ``factor``²·Σ."""
         return type(self)(factor.reshape(factor.shape + (1,) * self._axes) * self._factor)
 
     def to(self, dtype: torch.dtype) -> Self:
-        """The scale in another dtype."""
+        """The Scale with L in another dtype."""
         return type(self)(self._factor.to(dtype))
 
 
@@ -132,7 +132,7 @@ def given_scale(**given: Tensor | None) -> tuple[str, Tensor]:
 
 
 def scale_of(loc: Tensor, name: str, raw: Tensor, validate_args: bool | None, *, kind: str | None = None) -> Scale:
-    """The Scale of a density from ``raw``, its argument ``name``; an unchecked matrix that is not definite gives NaN.
+    """The Scale from ``raw``, the argument ``name`` of a density; NaN for an unchecked, not positive definite matrix.
 
     ``kind``, by default ``name``, is ``scale_diag``, ``scale_tril`` or ``precision_matrix``; any other kind means Σ.
     """
@@ -186,7 +186,7 @@ def _require_scale(name: str, matrix: Tensor, tril: Tensor, info: Tensor) -> Non
             f"{name} must be symmetric; got entries that differ from their mirror by {float(gap):.3g}. "
             f"Pass ({name} + {name}.mT) / 2."
         )
-    # Elimination leaves this share of each diagonal entry; for a singular matrix about N·eps, by rounding alone.
+    # The share of each diagonal entry that elimination leaves; in a singular matrix about N·eps, from rounding.
     pivots = tril.detach().diagonal(dim1=-2, dim2=-1).square() / matrix.diagonal(dim1=-2, dim2=-1)
     if bool((info != 0).any()) or bool((pivots <= matrix.shape[-1] * eps).any()):
         low = float(torch.linalg.eigvalsh(matrix)[..., 0].min())
@@ -212,9 +212,9 @@ def relative_excess(scale: Scale, other: Scale) -> tuple[Tensor, Tensor]:
 
 
 def _log_ratio_and_excess(numerator: Tensor, denominator: Tensor) -> tuple[Tensor, Tensor]:
-    """ln(n/d), and φ(x) for x = n/d − 1, for n, d > 0, with full relative accuracy of values and derivatives.
+    """ln(n/d) and φ(x) = x − ln(1+x), x = n/d − 1, for n, d > 0; values and derivatives have full relative accuracy.
 
-    Where n/d is between ½ and 2, both come from ln(1+x) = 2 artanh w with w = x/(2+x).
+    Where n/d is between ½ and 2, both results come from ln(1+x) = 2 artanh w with w = x/(2+x).
     """
     x = (numerator - denominator) / denominator
     near = (x > -0.5) & (x < 1)

@@ -19,7 +19,7 @@ def checks_values(validate_args: bool | None, *parameters: Tensor) -> bool:
     """Whether to read the values of the parameters.
 
     An explicit ``validate_args`` decides. By default values are read on eager CPU tensors only: on other devices
-    reading waits for the device, and tracers have no values. Torch's global validation default is ignored: a single
+    reading waits for the device, and traced tensors have no values. Torch's global validation default is ignored: one
     ``torch.compile`` switches it off for the whole process.
     """
     if validate_args is not None:

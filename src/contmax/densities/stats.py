@@ -108,8 +108,8 @@ class Family:
 
     Args:
         name: name of the family.
-        make: from parameters to a density.
-        fitted: from samples to the names and values of the best-fitting parameters; None without a closed form.
+        make: function from parameters to a density.
+        fitted: function from samples to a dict of the best-fitting parameters; None without a closed form.
     """
 
     def __init__(self, name: str, make: Callable[..., Any], fitted: Callable[..., dict[str, Any]] | None) -> None:

@@ -5,9 +5,9 @@ hyperbola whose vertex is the minimum s₀ of h on the positive axis, with nearl
 
 .. math:: s(u) = s_0 + b\,(i \sinh u - \kappa(\cosh u - 1)), \qquad b = \frac{c}{\sqrt{h''(s_0)}}
 
-with κ bounded, so that the path leans to the left by at most 40° from the vertical. On it :math:`e^{s}`, powers of s
-and :math:`e^{s^2}` all decay; on a parabola the last would grow. The error of the trapezoidal rule in u decays
-exponentially with the number of nodes.
+with a constant c, and κ bounded: the path leans to the left by at most 40° from the vertical. On the hyperbola
+:math:`e^{s}`, powers of s and :math:`e^{s^2}` all decay; on a parabola :math:`e^{s^2}` would grow. The error of the
+trapezoidal rule in u decays exponentially with the number of nodes.
 
 The functions are evaluated on pairs of real tensors: on a CPU torch's complex exp and log are a hundred times slower
 than the real functions they consist of, and inductor does not compile complex tensors.
@@ -105,7 +105,7 @@ class Complex:
 
 
 class Hyperbola(NamedTuple):
-    """In order: nodes on the upper half, largest u, c, largest κ, and fraction of the curvature of steepest descent."""
+    """Number of nodes on the upper half, largest u, c, largest κ, and fraction of the curvature of steepest descent."""
 
     nodes: int
     end: float
@@ -116,7 +116,7 @@ class Hyperbola(NamedTuple):
 
 # Tuned on expectations of Gaussians under β-Gaussians: N = 2 and 4, k = 1/(α−1) from 0 to 1000, scale ratios from 1e-3
 # to 1e2, centres inside, on and outside the edge of the support. Largest errors relative to the largest value: SINGLE
-# 1e-7 (5e-7 at k = 0), DOUBLE 1e-13; of first derivatives SINGLE 2e-7 (8e-7 at k = 0), DOUBLE 2e-13.
+# 1e-7 (5e-7 at k = 0), DOUBLE 1e-13; for first derivatives SINGLE 2e-7 (8e-7 at k = 0), DOUBLE 2e-13.
 SINGLE = Hyperbola(12, 2.9, 1.6)
 DOUBLE = Hyperbola(40, 3.9, 1.4)
 
@@ -156,7 +156,7 @@ def saddle_path(
         saddle: s₀ > 0.
         curvature: s₀² h''(s₀) > 0.
         third: −s₀³ h'''(s₀) ≥ 0.
-        rule: the number of nodes, and bounds of the path.
+        rule: c, the largest κ, and the path's fraction of the curvature of steepest descent.
 
     Example:
         >>> import math

@@ -55,7 +55,7 @@ def _whole_steps(dim: int) -> list[float]:
 
 
 def _half_step(gap: Any) -> Any:
-    """G₁(ε): the series at |1/ε| shifted up by 8, away from the poles of Γ, less a logarithm per unit of the shift."""
+    """G₁(ε): the series, with |1/ε| shifted up by 8 away from the poles of Γ, minus a logarithm for each unit shift."""
     sign = _sign(gap)
     size = sign * gap
     offset = _SHIFT + 0.75 * sign

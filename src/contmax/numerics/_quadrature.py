@@ -97,7 +97,7 @@ def legendre_sum(coefficients: Float[Tensor, "... n"], x: Float[Tensor, "..."]) 
     last = len(columns) - 2
     ahead, value = columns[-1], torch.addcmul(columns[last], x, columns[-1], value=(2 * last + 1) / (last + 1))
     for m in range(last - 1, -1, -1):
-        # Two fused operations per step: this loop takes most of the time of a prediction.
+        # Two fused operations per step: this loop takes most of the time of a prediction on a domain.
         rest = torch.sub(columns[m], ahead, alpha=(m + 1) / (m + 2))
         ahead, value = value, torch.addcmul(rest, x, value, value=(2 * m + 1) / (m + 1))
     return value
@@ -122,7 +122,7 @@ def float64_of(value: Tensor | float, like: Tensor) -> Tensor:
 def device_table(kind: str, count: int, device: torch.device) -> Tensor:
     """The float64 table `kind` for `count` nodes; a constant in torch.export, a graph input in torch.compile."""
     if is_exporting():
-        # The exported program holds the numbers as a constant; under this tracer the cache would store a fake tensor.
+        # An exported program holds the numbers as a constant; while exporting, the cache would store a fake tensor.
         return torch.tensor(_numbers(kind, count), dtype=torch.float64, device=device)
     if is_compiling():
         traced: Tensor = getattr(_Traced, _name_for_tracers(kind, count, device))
@@ -143,7 +143,7 @@ class _Traced:
 
 @constant_to_tracers
 def _name_for_tracers(kind: str, count: int, device: torch.device) -> str:
-    """Store the table as an attribute of `_Traced` and return its name; tracers call this function untraced."""
+    """Store a table in an attribute of `_Traced`; return the attribute's name. torch.compile does not trace this."""
     name = f"{kind}_{count}_{device.type}_{device.index}"
     if not hasattr(_Traced, name):
         setattr(_Traced, name, _tables.finished(kind, count, device))

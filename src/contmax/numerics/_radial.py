@@ -8,9 +8,9 @@ to a half line, on which the law of the radius is an integral from 0 to y, or fr
           h(y) = a\ln y + (a-1)\ln\frac{1-e^{-cy}}{cy} - y, \qquad a = \tfrac N2, \quad c = \tfrac\varepsilon\alpha
 
 With x = 1 − e^{−cy} this is the incomplete beta integral with b = 1/c; c = 0 gives the incomplete gamma integral, c < 0
-the Student-t and F families. The integral is smooth in c through 0, so one rule serves them all: 53 nodes for every a
-and c, no iteration and no test of convergence. The side of the mode on which y lies decides which of the two integrals
-is computed; the other is its complement.
+the Student-t and F families. The integral is smooth in c through 0, so one rule serves all families: 53 nodes for every
+a and c, no iteration and no test of convergence. Only one of the two integrals is computed: the one from 0 for y below
+the mode, else the one to ∞. The other integral is its complement.
 """
 
 import math
@@ -38,7 +38,7 @@ _NEWTON_STEPS = 4
 _STEP, _FIRST, _COUNT = 0.15, -3.6, 53
 # Largest y and |cy|: beyond them the integrand is zero in float64, but some of its factors overflow.
 _Y_MAX, _EXPONENT_MAX = 1e8, 600.0
-# Nodes are summed in blocks whose temporaries hold at most this many numbers (or one node), to stay in the CPU cache.
+# The numbers in a temporary that fit in the CPU cache: nodes are summed in blocks of this size, or one by one.
 _BLOCK = 1 << 17
 _SERIES_MAX = 0.05
 
@@ -112,7 +112,7 @@ def radial_quantile(tail: Float[Tensor, "..."], gap: Float[Tensor, "..."]) -> Fl
 
 
 def _quantile_without_gradient(tail: Tensor, gap: Tensor, log_gamma: Tensor) -> Tensor:
-    """Newton's method for ln P(|t| > r) in ξ = √(2y), in which the law of every α is close to the normal law."""
+    """r by Newton's method for ln P(|t| > r) in ξ = √(2y), in which the law of every α is close to the normal law."""
     alpha = 1 + gap
     log_total = 0.5 * math.log(math.pi) - log_gamma + 0.5 * torch.log1p(gap)
     goal = torch.log(tail)
@@ -197,9 +197,9 @@ def _smaller_tail(
 
 
 def _extent(y: Tensor, a: float, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Whether the tail below y is the smaller, the integrand's width near y, and the largest offset in `_smaller_tail`.
+    """Whether the tail below y is the smaller one, the integrand's width near y, and the largest distance of a node.
 
-    The value of an integral does not depend on its nodes, so all three have no gradient.
+    Distances are ln(y/node) below y, node/y − 1 above. Nodes do not change the integral, so nothing has a gradient.
     """
     x = (c * y).clamp(-_EXPONENT_MAX, _EXPONENT_MAX)
     ratio = torch.where(x == 0, 1.0, x / torch.expm1(x))
@@ -209,13 +209,13 @@ def _extent(y: Tensor, a: float, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     rate = torch.maximum(slope.abs(), bend)
     # Far to the left of y the integrand decays in ln y at the rate a.
     width = 1 / torch.where(is_lower, rate.clamp(max=a), rate)
-    # For c < 0 no node lies beyond |cy| = _EXPONENT_MAX, where factors of the long vanished integrand overflow.
+    # For c < 0 no node lies beyond |cy| = _EXPONENT_MAX, where the integrand is zero, but its factors overflow.
     last = torch.where(c < 0, _EXPONENT_MAX / c.abs().clamp(min=_EXPONENT_MAX / _Y_MAX), _Y_MAX)
     return is_lower, width, torch.where(is_lower, _Y_MAX, (last / y - 1).clamp(0, _Y_MAX))
 
 
 def _rule(first: int, last: int, like: Tensor) -> tuple[Tensor, Tensor]:
-    """Nodes ``first`` to ``last − 1`` of ∫₀^∞ f(w) dw, and weights: the trapezoidal rule in z, w = exp(z − e^{−z})."""
+    """Nodes w and weights ``first`` to ``last − 1`` for ∫₀^∞ f(w) dw: trapezoidal rule in z, w = exp(z − e^{−z})."""
     z = _FIRST + _STEP * torch.arange(first, last, dtype=like.dtype, device=like.device)
     back = torch.exp(-z)
     nodes = torch.exp(z - back)

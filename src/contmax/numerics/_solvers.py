@@ -62,7 +62,7 @@ def bracketed_root(
         low: points with g ≤ 0, below or above the root.
         high: points with g ≥ 0.
         start: first guess.
-        steps: number of steps in traces and on devices; on an eager CPU the loop ends by ``tolerance``.
+        steps: number of steps in traces and on accelerators; on an eager CPU the loop ends by ``tolerance``.
         tolerance: longest step, relative to 1 + |x|, at which the loop ends.
     """
     x, last = start, torch.full_like(start, torch.inf)
@@ -81,7 +81,7 @@ def bracketed_root(
 def sign_change(
     function: Callable[[Tensor], Tensor], low: Tensor, high: Tensor, begins_negative: Tensor | bool
 ) -> Tensor:
-    """Where a function first changes its sign between ``low`` and ``high``; ``high`` if it does not.
+    """Where a function, negative at ``low`` iff ``begins_negative``, first changes its sign; ``high`` if it never does.
 
     Each round evaluates the function at 16 equidistant points, along an extra leading dimension of its argument, and
     goes on in the first part in which the sign changes. Eight rounds shrink the interval by 7e9 without reading a
