@@ -43,7 +43,7 @@ _QUANTILE_STEPS = 8
 
 @dataclass(frozen=True)
 class Lines:
-    """Scores f on lines with common cells; each row, of a batch or of outer nodes and a batch, is a line."""
+    """Scores f on lines with common cells, a line per row; rows are a batch, or outer nodes of a box times a batch."""
 
     coefficients: Float[Tensor, "*rows C q"]
     alive: Bool[Tensor, "*rows C"]
@@ -194,7 +194,7 @@ def _roots(
     inside: Float[Tensor, "... p"],
     outside: Float[Tensor, "... p"],
 ) -> Float[Tensor, "... p"]:
-    """Threshold crossings between `inside` and `outside`, where `where` is True (rarely); `inside` elsewhere."""
+    """Threshold crossings between `inside` and `outside` for the few pieces with `where`; else `inside`."""
     if not is_eager_cpu(value_and_slope):
         return torch.where(where, _series_root(value_and_slope, threshold, inside, outside), inside)
     each = value_and_slope[..., None, :, :].expand(*where.shape, *value_and_slope.shape[-2:])[where]
