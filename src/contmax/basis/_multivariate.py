@@ -82,7 +82,7 @@ class MultivariateGaussianBasis(RadialBasis):
         self._register_radial(centres, covariance.diagonal(dim1=-2, dim2=-1).sqrt(), widths, learnable, device_for(loc))
 
     def _read_constants(self) -> None:
-        """Set `is_diagonal` and `is_isotropic` (False if learned or unreadable); reset `_axes` if it no longer fits."""
+        """Set `is_diagonal` and `is_isotropic` (False if learned or unreadable); reset `_axes` if no product grid."""
         tril = self.scale_tril.detach()
         known = not self.learnable and can_be_read(tril)
         diagonal = tril.diagonal(dim1=-2, dim2=-1)

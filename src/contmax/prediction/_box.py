@@ -209,7 +209,7 @@ class BoxPrediction(ContinuousPrediction):
         self._set_rule(self._low + self._lengths * unit, mass, self._batch_first(parts.density / self._lengths.prod()))
 
     def _batch_first(self, field: Tensor) -> Float[Tensor, "*batch n"]:
-        """Reshape a field (*outer, *batch, C, 2, n) at the nodes to (*batch, number of nodes)."""
+        """A field (*outer, *batch, C, 2, n) of values at nodes, reshaped to (*batch, number of nodes)."""
         for _ in range(self.event_shape[0] - 1):
             field = field.movedim(0, -4)
         return field.flatten(len(self.batch_shape))

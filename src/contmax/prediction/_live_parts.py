@@ -177,7 +177,7 @@ def _root(coefficients: Tensor, threshold: Tensor, inside: Tensor, outside: Tens
     coefficients, slope = coefficients[..., None, :], legendre_slope(coefficients)[..., None, :]
     for _ in range(2):
         excess = legendre_sum(coefficients, x) - threshold
-        # x is exact to rounding, so the step has value zero and adds derivatives only.
+        # Subtracting the detached excess gives a step of value zero, which adds derivatives to x.
         x = x - (excess - excess.detach()) * _reciprocal(legendre_sum(slope, x), crossed)
     return x
 

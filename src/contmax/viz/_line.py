@@ -175,7 +175,7 @@ class TokenAttention:
     def of(
         cls, tokens: list[str], weights: Any, density: Distribution | None, index: Index, targets: int | None = None
     ) -> "TokenAttention":
-        """From the arguments of a picture, checked: one row of attention, or one row per target token."""
+        """Attention from the checked arguments of a picture: one row, or one row per target token."""
         require_something(weights, density)
         count = len(tokens)
         rows = () if targets is None else (targets,)

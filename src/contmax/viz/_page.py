@@ -152,7 +152,7 @@ def escaped(text: str) -> str:
 
 
 def overlaid(attention: TokenAttention) -> tuple[Tensor, Tensor, str]:
-    """Shares to shade, shares to underline (0 unless weights and a density are given), both (T, L), and JSON of both."""
+    """Shares to shade and shares to underline (0 unless there are weights and a density), (T, L), and both as JSON."""
     both = (("weight", attention.weights), ("density", attention.mass()))
     found = {name: given for name, given in both if given is not None}
     main, *rest = found.values()
