@@ -222,7 +222,7 @@ class RadialBasis(Basis):
     def _register_radial(
         self, centres: Tensor, deviations: Tensor, widths: dict[str, Tensor], learnable: bool, device: torch.device
     ) -> None:
-        """Register the centres, and the `widths` by name, as parameters if `learnable`, else as buffers."""
+        """Register centres and `widths` (tensors by name), as parameters if `learnable`, else as buffers."""
         self.num_functions, self.learnable = len(centres), learnable
         for name, value in {"loc": centres, **widths}.items():
             self._register(name, value, learnable, device)

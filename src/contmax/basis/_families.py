@@ -95,7 +95,7 @@ class PowerBasis(Basis):
 
     def forward(self, t: Float[Tensor, "..."]) -> Float[Tensor, "... K"]:
         """ψ(t): (…) → (…, K)."""
-        # Running products: for a tensor of exponents j, the second derivative of t ** j is NaN at t = 0.
+        # Multiply repeatedly: t ** j with a tensor j of exponents has a NaN as second derivative at t = 0.
         powers = [torch.ones_like(t)]
         for _ in range(self.num_functions - 1):
             powers.append(powers[-1] * t)
@@ -184,7 +184,7 @@ class BSplineBasis(Basis):
         self._register("knots", values, False, device_for(knots))
 
     def _read_constants(self) -> None:
-        """Find the slices of knots that together hold each knot once; if knots cannot be read, the slice of all knots.
+        """Find slices of `knots` that together hold each distinct knot once; all knots if values cannot be read.
 
         The number of distinct knots is the size of `breakpoints`, which must not depend on reading values later.
         """

@@ -82,7 +82,7 @@ class MultivariateGaussianBasis(RadialBasis):
         self._register_radial(centres, covariance.diagonal(dim1=-2, dim2=-1).sqrt(), widths, learnable, device_for(loc))
 
     def _read_constants(self) -> None:
-        """Set `is_diagonal` and `is_isotropic`, False for unreadable or learned factors, and drop invalid `_axes`."""
+        """Set `is_diagonal` and `is_isotropic` (False if learned or unreadable); reset `_axes` if no product grid."""
         tril = self.scale_tril.detach()
         known = not self.learnable and can_be_read(tril)
         diagonal = tril.diagonal(dim1=-2, dim2=-1)
@@ -92,7 +92,7 @@ class MultivariateGaussianBasis(RadialBasis):
             self._axes = None
 
     def _is_product(self) -> bool:
-        """Whether centres and widths still form a product grid with `_axes`."""
+        """Whether centres and widths still form a product grid of shape `_axes`."""
         if not self.is_diagonal or not can_be_read(self.loc):
             return False
         centres, widths = zip(*(self.axes or ()), strict=True)

@@ -28,12 +28,12 @@ from contmax.prediction._prediction import ContinuousPrediction
 from contmax.prediction._regularized_prediction import Score, checked_alpha, read_score, register_prediction
 from contmax.prediction._resolution import HeldOut, no_mass, report, rounding_noise, spread_points
 
-# Misplaced mass that triggers a warning, by dimension of the box: ten times the misplaced mass of smooth scores.
+# Misplaced mass (see `_resolution`) that triggers a warning, by dimension: ten times the value for smooth scores.
 _WARNED = {1: 1e-8, 2: 1e-4, 3: 1e-2}
-# Points at which a check rereads the score: `_ALL_OVER` spread over the box, `_OWN` drawn from the densities.
+# A check rereads a score at `_ALL_OVER` points that fill the box, and at `_OWN` nodes of the batch, chosen by mass.
 _ALL_OVER, _OWN = 4096, 2048
 # Fitting the quadrature rule to the support alternates with solving for A, since the first guess of A is inaccurate.
-# `_FITS`: Newton steps after each fit if no values can be read. Else, a change of A below `_FITTED` ends the loop.
+# `_FITS`: Newton steps after each fit on a GPU or in a trace. On a CPU a change of A below `_FITTED` ends the loop.
 _FITS, _FITTED = (4, 4, 12), 1e-7
 
 
@@ -45,7 +45,7 @@ class BoxCheck:
     form: UnitMeasure
     interpolant: Interpolant
     dtype: torch.dtype
-    """The dtype in which points are given and scores computed."""
+    """Dtype in which the score gets points and returns values."""
 
     def read_all_over(self, score: Score) -> HeldOut:
         """The score and its interpolant at `_ALL_OVER` points that fill the box evenly."""
@@ -110,7 +110,7 @@ class BoxCheck:
         return exact, ((points.double() - low) / (high - low)).clamp(0, 1)
 
     def _beside(self, values: Float[Tensor, "*batch n"], points: Float[Tensor, "n *batch N"]) -> HeldOut:
-        """Pairs the scores read at `points` of [0, 1]ᴺ with the interpolant there, ignoring rounding errors."""
+        """Scores `values` read at `points` of [0, 1]ᴺ, paired with the interpolant; rounding errors are subtracted."""
         score, alive = self.interpolant.score(points)
         slopes = self.interpolant.slopes(points).movedim(0, -1)
         reach = torch.maximum(self.domain.low.abs(), self.domain.high.abs()) / (self.domain.high - self.domain.low)
@@ -170,7 +170,7 @@ def _solved(
 
 
 def _sample_weights(domain: Box) -> Float[Tensor, "n"]:
-    """Gauss weights of the domain's nodes, scaled to sum 1."""
+    """Gauss weights of the domain's nodes, scaled to have the sum 1."""
     _, rule = gauss_legendre(domain.nodes_per_cell, domain.low.device)
     axis = (rule / (2 * domain.resolution)).repeat(domain.resolution)
     return torch.cartesian_prod(*[axis] * domain.dimension).reshape(-1, domain.dimension).prod(-1)
@@ -209,7 +209,7 @@ class BoxPrediction(ContinuousPrediction):
         self._set_rule(self._low + self._lengths * unit, mass, self._batch_first(parts.density / self._lengths.prod()))
 
     def _batch_first(self, field: Tensor) -> Float[Tensor, "*batch n"]:
-        """Reshape a field (*outer, *batch, C, 2, n) at the nodes to (*batch, number of nodes)."""
+        """A field (*outer, *batch, C, 2, n) of values at nodes, reshaped to (*batch, number of nodes)."""
         for _ in range(self.event_shape[0] - 1):
             field = field.movedim(0, -4)
         return field.flatten(len(self.batch_shape))
@@ -273,7 +273,7 @@ def _draw(
     points = torch.full((count, *rows, axes), torch.nan, dtype=torch.float64, device=bound.device)
     waiting = (total > 0).repeat(count, *(1 for _ in rows))
     while bool(waiting.any()):
-        # While a batch member waits for a draw, all members repeat it; each member stores its first accepted point.
+        # A draw is repeated for all batch members while any member waits; each stores the first point it accepts.
         again = waiting.reshape(count, -1).any(1).nonzero()[:, 0]
         share, height = torch.rand(2, len(again), *rows, dtype=torch.float64, device=bound.device)
         cell = bucket(bound, share * total)

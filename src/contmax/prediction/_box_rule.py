@@ -17,7 +17,7 @@ from contmax.numerics import unit_gauss_legendre
 from contmax.prediction._interpolant import Interpolant, negligible, support_ends
 from contmax.prediction._live_parts import Lines, Parts, live_parts, mass_slope
 
-# On an outer axis: panels per cell, by axes of the box and axes not yet sliced; Gauss nodes per panel, by axes.
+# On an outer axis: panels per cell, by dimension of the box and number of unsliced axes; Gauss nodes per panel.
 _PANELS_PER_CELL = {2: {2: 2.0}, 3: {3: 0.75, 2: 0.375}}
 _NODES = {2: 12, 3: 8}
 # Graded nodes per live part of a line, by the number of axes of the box.
@@ -41,7 +41,7 @@ class Ends:
         slope = interpolant.slopes(points)[0]
         step = (interpolant.score(points)[0] - threshold) / torch.where(slope == 0, 1, slope)
         width = points[1, ..., 0] - points[0, ..., 0]
-        # Only a crossing of the threshold moves, not the end of a dense support or an end at the box or a masked cell.
+        # Crossings of the threshold move with the score; ends of a dense support, the box or a dead cell do not.
         moves = (alpha > 1) & (step.abs() <= 1e-6 * width) & (slope.abs() * width > 1e-3 * scale)
         first = (points[..., 0] - torch.where(moves, step, 0)).clamp(0, 1)
         panels = math.ceil(_PANELS_PER_CELL[axes][interpolant.axes] * interpolant.cells)
@@ -51,8 +51,8 @@ class Ends:
     def rule(self, interpolant: Interpolant, threshold: Tensor, nodes: int) -> tuple[Tensor, Tensor]:
         """Nodes and weights (M, *rows) along the first axis, differentiable in the score and the threshold.
 
-        Each end moves like the crossing of the threshold along the first axis. To first order the extremal point of the
-        support moves equally, since the slopes of the score along the other axes vanish there.
+        An end moves as if the score crossed the threshold on a line along the first axis. This is exact to first order,
+        because the slopes along the other axes vanish at the point of the support with extreme first coordinate.
         """
         ends = self.points[..., 0]
         if carries_gradient(interpolant.table, threshold):

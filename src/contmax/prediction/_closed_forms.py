@@ -188,7 +188,7 @@ class KnotsPrediction(LinePrediction):
         self._segments = _segments(self._scores, self._unit_normalizer, self._unit.diff(), self._index)
 
     def _rule(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Nodes, masses and densities of a graded rule in s = p^{α/4} on each segment; mass ∝ s³ds and t are smooth.
+        """Nodes, masses and densities of a graded rule in s = p^{α/4} on each segment, where mass is ∝ s³ds.
 
         The nodes of a segment therefore lie where its mass does, however steep the segment is.
         """

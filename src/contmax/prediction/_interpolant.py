@@ -226,9 +226,9 @@ def _highest(interpolant: Interpolant, grids: list[Tensor], values: Tensor) -> T
 
 
 def _highest_across(values: Tensor, interpolant: Interpolant, axis: int) -> tuple[Tensor, Tensor]:
-    """At each grid point of one axis, (G, *rows): the maximum over the other axes, and its index among their points.
+    """Maximum over the other axes at each grid point of `axis`, (G, *rows), and its index in the other axes, flattened.
 
-    Parabolas through the highest grid point and its neighbours find peaks between grid points, as of a thin support.
+    Parabolas through the highest grid point and its neighbours estimate maxima between grid points (of a thin support).
     """
     others = values.movedim(interpolant.axes - 1 - axis, 0)
     flat = others.flatten(1, interpolant.axes - 1)
@@ -246,7 +246,7 @@ def _highest_across(values: Tensor, interpolant: Interpolant, axis: int) -> tupl
 
 
 def _live_places(height: Float[Tensor, "..."], threshold: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Indices (before the first, first, last, after the last) of the heights (G, *rows) above the threshold."""
+    """First and last index of heights (G, *rows) above the threshold, with neighbours: before, first, last, after."""
     live = height > threshold
     # Where no grid point is above the threshold, the highest grid point counts as live.
     live = (live | (~live.any(0) & (height == height.amax(0)))).to(torch.int8)

@@ -35,8 +35,8 @@ _ADVICE = (
     "Cells are halved until there are 4096, or 65536 divided by the number of scores: raise resolution, predict fewer "
     "scores at a time, or pass contmax.domains.Nodes with your own quadrature rule."
 )
-# For α < 1: largest mass that may lie on cells where the density could have a pole, and the greatest length of such
-# cells in units of a point's rounding error.
+# For α < 1: largest mass that may lie on cells so short that the density could have a pole there; greatest length of
+# such cells, in rounding errors of a point.
 _POLE_MASS, _ROUNDINGS = 1e-3, 256
 # Rounding error of a cdf; a density below _LEAST_DENSITY times the uniform density marks an end of the support.
 _ROUNDING, _LEAST_DENSITY = 1e-14, 1e-9
@@ -65,7 +65,7 @@ def predict_on_interval(score: Score, domain: Interval, alpha: float | int | Ten
 def _sampled(score: Score, domain: Interval, alpha: Tensor) -> tuple[Tensor, Tensor, torch.dtype, float, Tensor]:
     """Cell edges in [0, 1], scores (*batch, C, q) at nodes, dtype of results, misplaced mass, and a first guess of Ã.
 
-    Misplaced mass is positive if refinement hit the limit of cells, NaN without refinement (tensor, GPU or trace).
+    Misplaced mass: 0, positive if refinement hit the limit of cells, NaN without refinement (tensor, GPU or trace).
     """
     edges = torch.arange(domain.resolution + 1, dtype=torch.float64, device=domain.low.device) / domain.resolution
     low, high = domain.low.double(), domain.high.double()
@@ -93,10 +93,10 @@ def _no_mass(domain: Interval, misplaced: float, mass: Tensor, alpha: Tensor) ->
 def _require_no_pole(
     lines: Lines, normalizer: Tensor, alpha: Tensor, domain: Interval, explain: Callable[[Tensor, Tensor], ValueError]
 ) -> None:
-    """Raise `explain` if mass lies on the finest cells beside a pole, where mass depends on the quadrature rule."""
+    """Raise `explain`'s error if mass lies on the finest cells, beside a pole, where it depends on the quadrature."""
     by_cell = live_parts(lines, normalizer, alpha, 2 * PART_NODES).mass.flatten(-2).sum(-1)
     mass = by_cell.sum(-1)
-    # Length of cells that are not halved further, by the rounding error of points or the limit of halvings.
+    # Cells up to this length are not halved, due to rounding errors of points or the limit of halvings.
     edges = domain.low.double() / domain.volume.double() + torch.nn.functional.pad(2 * lines.half.cumsum(0), (1, 0))
     rounding = torch.finfo(domain.low.dtype).eps * edges.abs()
     finest = (_ROUNDINGS * torch.maximum(rounding[:-1], rounding[1:])).clamp(min=1.5 * _SLIVER / domain.resolution)
@@ -162,7 +162,7 @@ class IntervalPrediction(LinePrediction):
         cell, local, _ = self._locate(points)
         piece = 2 * cell + (local > self._take(self._lines.split, cell)).long()
         start, stop = (self._take(end.flatten(-2), piece) for end in (self._parts.start, self._parts.stop))
-        # At a tie, as on the edge of a cell, choose `local`, so that the derivative in the point is the density.
+        # If local = stop, as on the edge of a cell, choose `local`, whose derivative in the point is the density.
         covered = (torch.where(local <= stop, local, stop) - start).clamp(min=0)[..., None]
         unit, weight = graded_rule(PART_NODES, points.device)
         score = legendre_sum(
@@ -176,7 +176,7 @@ class IntervalPrediction(LinePrediction):
 
     def _quantile(self, probability: Tensor) -> Tensor:
         def residual(points: Tensor) -> tuple[Tensor, Tensor]:
-            # Slope 0 prevents a step at an end of the support; residual 0, a step for a rounding error of the cdf.
+            # Slope 0 prevents Newton steps at ends of the support; residual 0 prevents steps due to rounding errors.
             density, excess = self._log_density(points).exp().detach(), self._cdf(points) - probability
             settled = excess.detach().abs() < _ROUNDING
             slope = torch.where(density * self._length > _LEAST_DENSITY, density, 0)

@@ -43,7 +43,7 @@ _QUANTILE_STEPS = 8
 
 @dataclass(frozen=True)
 class Lines:
-    """Scores f on lines with common cells; each row, of a batch or of outer nodes and a batch, is a line."""
+    """Scores f on lines with common cells, a line per row; rows are a batch, or outer nodes of a box times a batch."""
 
     coefficients: Float[Tensor, "*rows C q"]
     alive: Bool[Tensor, "*rows C"]
@@ -177,7 +177,7 @@ def _root(coefficients: Tensor, threshold: Tensor, inside: Tensor, outside: Tens
     coefficients, slope = coefficients[..., None, :], legendre_slope(coefficients)[..., None, :]
     for _ in range(2):
         excess = legendre_sum(coefficients, x) - threshold
-        # x is exact to rounding, so the step has value zero and adds derivatives only.
+        # Subtracting the detached excess gives a step of value zero, which adds derivatives to x.
         x = x - (excess - excess.detach()) * _reciprocal(legendre_sum(slope, x), crossed)
     return x
 
@@ -194,7 +194,7 @@ def _roots(
     inside: Float[Tensor, "... p"],
     outside: Float[Tensor, "... p"],
 ) -> Float[Tensor, "... p"]:
-    """Threshold crossings between `inside` and `outside`, where `where` is True (rarely); `inside` elsewhere."""
+    """Threshold crossings between `inside` and `outside` for the few pieces with `where`; else `inside`."""
     if not is_eager_cpu(value_and_slope):
         return torch.where(where, _series_root(value_and_slope, threshold, inside, outside), inside)
     each = value_and_slope[..., None, :, :].expand(*where.shape, *value_and_slope.shape[-2:])[where]

@@ -303,7 +303,7 @@ def joined(
 
 
 def without_slivers(cells: Float[Tensor, "*rows M 2"], size: Tensor | float) -> Float[Tensor, "*rows m 2"]:
-    """Drop intervals and close gaps up to length `size`, which are oscillations of a polynomial beside a jump."""
+    """Remove intervals and gaps up to length `size`, made by polynomials that oscillate beside a jump of the score."""
     if cells.shape[-2] < 2:
         return cells
     length = (cells[..., 1] - cells[..., 0]).detach().nan_to_num(-1)

@@ -1,9 +1,9 @@
 r"""Refinement: cells are halved until the nodes resolve a score; points between nodes give an error estimate.
 
-A score f is read at nodes, and a polynomial g on each cell interpolates. Steps, kinks and peaks narrower than a cell
-make g differ from f. The *misplaced mass* measures the error of the density, on a domain of measure one:
-:math:`\int |\exp_{2-\alpha}(f - A) - \exp_{2-\alpha}(g - A)|`. Above the stated accuracy it causes a warning, above a
-tenth an error. `_normalizer` defines A, Ã, f̃ and measure one.
+A score f is read at nodes, and on each cell a polynomial g interpolates it. Steps, kinks and peaks narrower than a
+cell make g differ from f. The *misplaced mass* measures the error of the density, on a domain of measure one:
+:math:`\int |\exp_{2-\alpha}(f - A) - \exp_{2-\alpha}(g - A)|`. Above the limit of a domain it causes a warning, above
+a tenth an error. `_normalizer` defines A, Ã, f̃ and measure one.
 """
 
 import warnings
@@ -87,7 +87,7 @@ def spread_points(count: int, axes: int, device: torch.device) -> Float[Tensor, 
 
 
 def report(misplaced: Float[Tensor, "*batch"], expected: float, domain: object, advice: str) -> None:
-    """Warn if more mass is misplaced than `expected` of smooth scores; raise an error if more than a tenth is."""
+    """Warn if the misplaced mass exceeds `expected`, a bound for smooth scores; above a tenth raise an error."""
     worst = float(misplaced.max()) if misplaced.numel() else 0.0
     if worst > _REFUSED:
         share = f"{100 * worst:.0f} %" if worst < 1 else "all"
@@ -112,7 +112,7 @@ def _subject(domain: object) -> str:
 def rounding_noise(
     scores: Float[Tensor, "*batch n"], slopes: Float[Tensor, "*batch n"], precision: float
 ) -> Float[Tensor, "*batch n"]:
-    """Upper bound of the difference between two readings of a score due to rounding, of scores and of points."""
+    """Upper bound of differences between readings of a score due to rounding; `slopes` is |f′|·|t| for points t."""
     return _ROUNDING * precision * (scores.abs() + slopes)
 
 
@@ -133,8 +133,8 @@ def refined(
 ) -> tuple[Float[Tensor, "F"], Float[Tensor, "*batch C q"], Float[Tensor, "*batch"], Float[Tensor, "*batch"]]:
     """Halve the cells that are too coarse. Returns edges in [0, 1], scores at Gauss nodes, misplaced mass, and Ã.
 
-    The misplaced mass is 0 unless the number of cells exceeded its limit. Ã normalises the discrete density on the
-    nodes, a first guess of Ã for the integral.
+    The misplaced mass is 0 unless the number of cells exceeded its limit. Ã is a first guess: it normalises the
+    discrete density on the nodes.
 
     Args:
         read: points on [0, 1] ↦ scores, (n,) ↦ (*batch, n).
@@ -281,7 +281,7 @@ def _too_coarse(
 
 
 def _gaps(coefficients: Float[Tensor, "*batch C q"], alive: Bool[Tensor, "*batch C"]) -> Float[Tensor, "*batch C"]:
-    """Largest jump of the interpolant at the edges of each cell, which shows a bend beyond the outermost node."""
+    """Larger jump of the interpolant at the two edges of each cell: it shows bends between the edge and the nodes."""
     even, odd = coefficients[..., ::2].sum(-1), coefficients[..., 1::2].sum(-1)
     jump = ((even - odd)[..., 1:] - (even + odd)[..., :-1]).abs()
     jump = torch.where(alive[..., 1:] & alive[..., :-1], jump, 0)

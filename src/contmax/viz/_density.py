@@ -257,7 +257,7 @@ def _draw_attention(
 
 
 def _cells(where: Tensor, shares: Tensor, span: tuple[float, float]) -> tuple[Float[Tensor, "n+1"], Float[Tensor, "n"]]:
-    """Edges of cells, each made of the points nearest to a distinct time, and the total weight of each cell."""
+    """Edges of cells around the distinct times, halfway between neighbours, and the total weight of each cell."""
     times, which = where.unique(return_inverse=True)
     mass = torch.zeros_like(times).index_add(0, which, shares)
     ends = torch.tensor(span, dtype=torch.float64)

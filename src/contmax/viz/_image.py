@@ -258,7 +258,7 @@ def _coloured(cells: Tensor, color: Any, opacity: float) -> Any:
 
 
 def _pixels(image: Any) -> Tensor:
-    """The image as numbers from 0 to 1, (H, W) or (H, W, C) with 3 or 4 colours, on the CPU."""
+    """The image as numbers from 0 to 1, (H, W) or (H, W, C) with 3 or 4 channels, on the CPU."""
     given = torch.as_tensor(image).detach().cpu()
     whole = not given.is_floating_point()
     pixels = given.to(torch.float32) / (255 if whole else 1)

@@ -20,7 +20,7 @@ _TAIL = 0.0025
 # A cell whose overlap with the support is below this share of the cell's width counts as unattended, because rounding
 # of the parameters moves the ends of the support.
 _TOUCH = 1e-6
-# A density may jump at the ends of an interval of its support: draw points this share of its length to either side.
+# A density may jump at an end of its support: draw points on both sides, this share of the interval's length away.
 _STEP = 1e-6
 
 
@@ -121,7 +121,7 @@ class LineMember:
 
 
 def line_members(density: Distribution, index: Index = (), shape: tuple[int, ...] | None = None) -> list[LineMember]:
-    """The members at `index` of a batch of densities on the line, by default all; checks that they have `shape`."""
+    """The members at `index` of a batch of densities on the line, by default all; checks their number by `shape`."""
     require_density(density)
     if len(density.event_shape):
         raise TypeError(
@@ -175,7 +175,7 @@ class TokenAttention:
     def of(
         cls, tokens: list[str], weights: Any, density: Distribution | None, index: Index, targets: int | None = None
     ) -> "TokenAttention":
-        """From the arguments of a picture, checked: one row of attention, or one row per target token."""
+        """Attention from the checked arguments of a picture: one row, or one row per target token."""
         require_something(weights, density)
         count = len(tokens)
         rows = () if targets is None else (targets,)

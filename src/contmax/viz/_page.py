@@ -15,7 +15,7 @@ from contmax.viz._arguments import scaled, visible
 from contmax.viz._line import TokenAttention
 from contmax.viz._theme import page_colours
 
-#: Number of strengths of shading; strength 0 is no attention at all.
+#: Greatest strength of shading; strength 0 means no attention at all.
 LEVELS = 9
 # Opacity of the strongest shade; text on this shade has a contrast above 4.5.
 _FULLEST = 0.5
@@ -152,7 +152,7 @@ def escaped(text: str) -> str:
 
 
 def overlaid(attention: TokenAttention) -> tuple[Tensor, Tensor, str]:
-    """Shares to shade and shares to underline, (T, L) each, and both as JSON; underlines need weights and a density."""
+    """Shares to shade and shares to underline (0 unless there are weights and a density), (T, L), and both as JSON."""
     both = (("weight", attention.weights), ("density", attention.mass()))
     found = {name: given for name, given in both if given is not None}
     main, *rest = found.values()

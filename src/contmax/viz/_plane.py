@@ -53,7 +53,7 @@ class MassEllipse:
 
 
 def mass_ellipses(density: Distribution, index: Index = ()) -> list[list[MassEllipse]] | None:
-    """Ellipses of each member at `index`, for a mixture of all components; None if a density is not elliptical."""
+    """Ellipses of each member at `index`, or of all components of a mixture; None if the density is not elliptical."""
     require_plane(density)
     component: Any = getattr(density, "component_distribution", density)
     if not all(hasattr(component, name) for name in ("loc", "scale_tril")):
@@ -86,7 +86,7 @@ def _ellipses_of(density: Any, place: int, weight: float) -> list[MassEllipse]:
     turned = tril @ principal_axes(tril)
     lengths = turned.norm(dim=0).tolist()
     u, v = (turned[:, 0] / lengths[0]).tolist()
-    # A density without alpha is a Gaussian of torch.
+    # Gaussians of torch have no attribute `alpha`: α is 1.
     alpha = float(of(getattr(wide, "alpha", 1.0)))
     threshold = float(of(getattr(wide, "threshold", -math.inf)))
     found = []
