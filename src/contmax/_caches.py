@@ -56,7 +56,7 @@ def cached(maxsize: int) -> Callable[[_Function], _Function]:
 
 
 def is_captured(device: torch.device) -> bool:
-    """Whether a CUDA graph records the operations on a device: results exist only when the graph is replayed."""
+    """Whether a CUDA graph captures the operations on a device now: they run only when the graph is replayed."""
     return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
 
 

@@ -1,4 +1,4 @@
-"""Fenchel–Young losses on finite sets: cross-entropy's family, with class ids or soft targets."""
+"""Fenchel–Young losses on finite sets, such as cross-entropy, with class ids or soft targets."""
 
 import torch
 from torch import Tensor

@@ -224,7 +224,7 @@ def _reaches_ends(basis: Basis, sides: list[tuple[float, float]]) -> bool:
 
 
 def _heights(basis: Basis, points: Tensor) -> Tensor:
-    """max_j |ψ_j| at points (P, N), (P,)."""
+    """max_j |ψ_j| at points: (P, N) → (P,)."""
     with torch.no_grad():
         height: Tensor = basis(points.squeeze(-1) if basis.event_dim == 1 else points).abs().amax(-1)
     return height

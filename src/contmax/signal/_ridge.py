@@ -358,7 +358,7 @@ class _Entry(NamedTuple):
 
 
 class _BasisCache:
-    """The latest results for each basis, dropped when the basis is freed. Dictionary accesses are atomic.
+    """The latest results for each basis, dropped when the basis is freed. Thread-safe: dictionary accesses are atomic.
 
     Args:
         maxsize: how many results of one basis are cached; the oldest are evicted first.
