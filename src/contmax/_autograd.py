@@ -65,7 +65,7 @@ def _require_one_forward_mode(arguments: tuple[Any, ...]) -> None:
 @functools.cache
 def _ways_to_apply(function: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """(`apply` for calls under transforms of torch.func, `bare_apply` for others); both use `tangent` as `jvp`."""
-    # `function.apply` inspects the signature of `forward` in every call, slower than a small entmax: store it.
+    # Store the signature of `forward`: `function.apply` inspects it in every call, which is slower than a small entmax.
     function.forward.__signature__ = inspect.signature(function.forward)
     if hasattr(function, "tangent"):
         function = type(f"{function.__name__}WithTangent", (function,), {"jvp": staticmethod(function.tangent)})

@@ -1,4 +1,4 @@
-"""Derivatives that compiled kernels lack, such as second ones, by a torch function of equal values, the reference."""
+"""Derivatives that kernels lack, such as second derivatives, by a reference: a torch function of equal values."""
 
 from collections.abc import Callable, Sequence
 from typing import TypeVar

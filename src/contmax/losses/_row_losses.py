@@ -74,7 +74,7 @@ def losses_of_every_class(z: Tensor, alpha: float | Tensor, dim: int) -> Tensor:
 
 
 def _below_maximum(z: Tensor, dim: int) -> Tensor:
-    """Logits less their maximum: losses do not change, and large logits do not cost them digits."""
+    """Logits less their maximum, which leaves losses unchanged and keeps their digits where logits are large."""
     top = z.detach().amax(dim, keepdim=True)
     return z - torch.where(top == -torch.inf, 0, top)
 

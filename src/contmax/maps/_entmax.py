@@ -67,7 +67,7 @@ def _moved(
 
 
 class _EagerEntmax(torch.autograd.Function):
-    """p̂ by `ready`, a kernel of `contmax.kernels.rows` that is prepared for tensors like the scores."""
+    """p̂ by the kernels of `ready`, which `contmax.kernels.rows` has prepared for tensors like the scores."""
 
     @staticmethod
     def forward(ctx: Any, scores: Tensor, ready: Any) -> Tensor:

@@ -126,10 +126,10 @@ def _bounded_exp(exponent: Tensor) -> Tensor:
 
 
 def _fixed(x: Tensor) -> Tensor:
-    """x detached, or x itself where torch cannot detach it; callers are under `torch.no_grad`."""
+    """x detached, or a batch of cotangents as it is: torch cannot detach it. Callers are under `torch.no_grad`."""
     return x if not is_compiling() and is_batch_of_cotangents(x) else x.detach()
 
 
 def _or_zero(pivot: Tensor) -> Tensor:
-    """The pivot, the logarithm of a maximum, or 0 where the maximum is 0."""
+    """A pivot, the logarithm of a maximum, with 0 in place of −∞, where the maximum is 0."""
     return torch.where(pivot == -torch.inf, 0, pivot)

@@ -168,7 +168,7 @@ class EntmaxAttention(AlphaModule):
         return None if mask is None else mask.unsqueeze(-1)
 
     def _penalty(self, queries: int, keys: int) -> Tensor | None:
-        """−m_h |i − j| with slopes m_h for each i − j, (H, 1, Q + L − 1); the last query and the last key are aligned."""
+        """−m_h |i − j| with slopes m_h for each i − j, (H, 1, Q + L − 1); last query and last key are aligned."""
         if self.slopes is None:
             return None
         steps = torch.arange(keys - 1, -max(queries, 1), -1, device=self.slopes.device)
@@ -200,7 +200,7 @@ class EntmaxAttention(AlphaModule):
 
 
 def _slopes(num_heads: int) -> Tensor:
-    """1/h for the first half of the heads, 0 for the others."""
+    """Slopes of ALiBi: 1/h for heads h = 1 … H/2, 0 for the rest."""
     half = num_heads // 2
     return torch.tensor([1 / h for h in range(1, half + 1)] + [0.0] * (num_heads - half))
 

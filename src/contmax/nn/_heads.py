@@ -214,7 +214,7 @@ class _Spread(torch.nn.Linear):
 
 
 def _lower_triangular(diagonal: Tensor, below: Tensor) -> Tensor:
-    """The matrix (…, N, N) with this diagonal (…, N), and these entries below it (…, N(N−1)/2), row by row."""
+    """The lower triangular matrix (…, N, N) of a diagonal (…, N) and entries below, (…, N(N−1)/2), row by row."""
     rest, zero = iter(below.unbind(-1)), torch.zeros_like(diagonal[..., 0])
     rows = [
         [*(next(rest) for _ in range(i)), entry, *[zero] * (diagonal.shape[-1] - 1 - i)]

@@ -71,7 +71,7 @@ class Anchors(ShownModule):
         return low + size * in_dtype(self.cells(like), size.dtype)
 
     def moments(self, weights: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and (co)variance of positions under weights (…, A), each spread evenly over the cell of its anchor."""
+        """Mean and (co)variance of positions under weights (…, A), each weight spread evenly over an anchor's cell."""
         low, size = self._box(weights)
         mean, covariance = (
             in_dtype(part, size.dtype) for part in moments(weights, self.cells(weights), grid=self.cell_grid)

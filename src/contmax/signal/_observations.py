@@ -149,7 +149,7 @@ def _on_interval(length: int, mask: Tensor | None, like: Tensor) -> Tensor:
 
 
 def design_at(positions: Tensor, basis: Basis, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Positions in float64, 0 where masked in all sequences that share them, and ψ there, (…, L, K), 0 where masked."""
+    """Positions in float64, 0 if masked in all sequences that share them; ψ at them, (…, L, K), 0 where masked."""
     where = positions.double()
     if mask is not None:
         # A NaN at a position that is masked in all sequences must reach neither result nor gradient.

@@ -234,7 +234,7 @@ def _like_weights(constants: Sequence[Tensor], mask: Tensor | None, even: Even, 
 
 @operator("default_weights", like=_like_weights, shared=("constants",))
 def _weights_of_a_graph(constants: Sequence[Tensor], mask: Tensor | None, even: Even, basis: int) -> Tensor:
-    """The weights as one node of a compiled graph, which reads the cache whenever it runs.
+    """The weights G as one node of a compiled graph; each run of the node reads the cache.
 
     Args:
         constants: buffers and parameters of the basis.

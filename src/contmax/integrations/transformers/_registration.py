@@ -299,6 +299,6 @@ class AlphaSchedule(TrainerCallback):
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **context: Any
     ) -> None:
-        """If the trainer has loaded the best weights, set α to the value that belongs to them."""
+        """If the trainer has loaded the best weights, set α to the value at the step of these weights."""
         if args.load_best_model_at_end and state.best_global_step is not None:
             set_alpha(context["model"], self.alpha_after(state.best_global_step / max(1, state.max_steps)))
