@@ -43,7 +43,7 @@ def apply(function: type[torch.autograd.Function], *arguments: Any) -> Any:
         _require_one_forward_mode(arguments)
         return transformed(*arguments)
     # torch's own `apply` first binds the arguments to the signature of `forward`, which takes longer than entmax of a
-    # small tensor. Tensors that outlived a transform of torch.func have type Tensor; unwrap them.
+    # small tensor. A tensor may still be wrapped by a transform of torch.func that has ended: unwrap it.
     return bare(*[unwrap_if_dead(x) if type(x) is Tensor else x for x in arguments])
 
 
@@ -65,7 +65,7 @@ def _require_one_forward_mode(arguments: tuple[Any, ...]) -> None:
 @functools.cache
 def _ways_to_apply(function: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """(`apply` for calls under transforms of torch.func, `bare_apply` for others); both use `tangent` as `jvp`."""
-    # `function.apply` inspects the signature of `forward` in every call, slower than a small entmax; store the answer.
+    # Store the signature of `forward`: `function.apply` inspects it in every call, which is slower than a small entmax.
     function.forward.__signature__ = inspect.signature(function.forward)
     if hasattr(function, "tangent"):
         function = type(f"{function.__name__}WithTangent", (function,), {"jvp": staticmethod(function.tangent)})

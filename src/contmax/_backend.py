@@ -41,8 +41,8 @@ class _Compiler:
 
     Args:
         package: name of the package.
-        kernels: a subpackage of contmax that imports the package.
-        tensors: "CPU" or "CUDA", the tensors that its kernels take, for the warning.
+        kernels: the subpackage of contmax that holds the kernels and imports the package.
+        tensors: the device of the tensors that the kernels take, "CPU" or "CUDA", for the warning.
         extra: the extra of contmax that installs the package.
         oldest: the first version, (major, minor), that compiles the kernels; an older one may abort the process.
     """

@@ -1,4 +1,4 @@
-"""Derivatives that compiled kernels lack, such as second ones, by a torch function with equal values: the reference."""
+"""Derivatives that kernels lack, such as second derivatives, by a reference: a torch function of equal values."""
 
 from collections.abc import Callable, Sequence
 from typing import TypeVar
@@ -9,9 +9,9 @@ from torch import Tensor
 from contmax._eager import is_transformed
 from contmax._torch_private import forward_mode_is_on, is_batch_of_cotangents
 
-# A torch function of all inputs. An input that is absent or no tensor is None.
+# A torch function of all inputs of a kernel; an input is None if it is absent or no tensor.
 Reference = Callable[..., Tensor]
-# One tensor, or a tuple for a reference that returns a tuple.
+# The cotangent of a reference's result: a tensor, or a tuple if the reference returns a tuple.
 Cotangent = Tensor | tuple[Tensor, ...]
 _Result = TypeVar("_Result", bound=Cotangent)
 
@@ -72,7 +72,7 @@ def tangent_by_reference(
         gradients = gradients_by_reference(reference, inputs, moved, cotangent)
         return tuple(g for g in gradients if g is not None)
 
-    # Forward mode must not be nested. With J the Jacobian, J·t is the vjp, along t, of the gradient c ↦ Jᵀc.
+    # Forward mode cannot be nested, so use reverse mode twice: J·t is the vjp along t of c ↦ Jᵀc, J the Jacobian.
     value = reference(*inputs)
     zeros = tuple(map(torch.zeros_like, value)) if isinstance(value, tuple) else torch.zeros_like(value)
     total: _Result = torch.func.vjp(gradient, zeros)[1](moves)[0]

@@ -56,7 +56,7 @@ def cached(maxsize: int) -> Callable[[_Function], _Function]:
 
 
 def is_captured(device: torch.device) -> bool:
-    """Whether a CUDA graph records the operations on a device: results exist only when the graph is replayed."""
+    """Whether a CUDA graph captures the operations on a device now: they run only when the graph is replayed."""
     return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
 
 
@@ -85,7 +85,7 @@ class Shared(Generic[_Content]):
         return self._content
 
     def finish(self) -> None:
-        """Let the host wait for the content, for compiled programs, which read its tensors without calling `read`."""
+        """Let the host wait for the content, because compiled programs read tensors without calling `read`."""
         if self._device is not None:
             self._made.synchronize()
 
@@ -136,7 +136,7 @@ class DeviceCache(Generic[_Content]):
         return (shared or self._added(arguments)).read()
 
     def finished(self, *arguments: Hashable) -> _Content:
-        """The result, after the host has waited for it, for traced programs, which do not wait for it themselves."""
+        """The result, for which the host has waited, because traced programs do not wait."""
         shared = self._made.get(arguments) or self._added(arguments)
         shared.finish()
         return shared.read()

@@ -51,7 +51,7 @@ def is_exporting() -> bool:
     return torch.compiler.is_exporting()
 
 
-@constant_to_tracers  # torch.compile, the exporter's last resort, would trace is_in_onnx_export() as False
+@constant_to_tracers  # torch.compile, a fallback of the ONNX exporter, would trace is_in_onnx_export() as False
 def is_exporting_to_onnx() -> bool:
     """Whether the caller is traced for an ONNX file."""
     return torch.onnx.is_in_onnx_export()

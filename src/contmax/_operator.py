@@ -88,7 +88,7 @@ def operator(
 
 
 class _Part:
-    """An argument, split for the operator and joined again: a NamedTuple by field, `float | Tensor` in two."""
+    """Converts an argument to operator arguments and back: a NamedTuple to its fields, `float | Tensor` to two."""
 
     def __init__(self, name: str, hint: Any) -> None:
         kinds: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""Fenchel–Young losses on finite sets: cross-entropy's family, with class ids or soft targets."""
+"""Fenchel–Young losses on finite sets, such as cross-entropy, with class ids or soft targets."""
 
 import torch
 from torch import Tensor
@@ -67,7 +67,7 @@ def entmax_loss(
     check_options(weight, label_smoothing, reduction, scores.shape[axis])
     require_mask(mask, scores.shape)
     is_soft = target.is_floating_point()
-    # Triton's loss kernels take a fixed α ≤ 2, and for class ids not both class weights and label smoothing.
+    # Triton's loss kernels take a fixed α ≤ 2 and, for class ids, class weights or label smoothing, not both.
     fused = isinstance(index, float) and index <= 2 and (is_soft or weight is None or label_smoothing == 0)
     fused = fused and backend_of(scores) is Backend.TRITON
     z = scores if fused else widened_scores(scores)

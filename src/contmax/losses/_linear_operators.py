@@ -124,7 +124,7 @@ def _losses_and_statistics(logits: Tensor, loss: LinearLoss, fused: bool) -> tup
 
 
 def _residual(logits: Tensor, ids: Tensor, loss: LinearLoss, statistics: Tensor, g: Tensor, fused: bool) -> Tensor:
-    """g (p̂ − q) of a block of classes, in the logits' dtype, maybe over the logits; `ids` count from its start."""
+    """g (p̂ − q) of a block of classes, in the logits' dtype, maybe over the logits; `ids` are relative to the block."""
     if fused:
         from contmax.kernels.gpu._launch import in_parts
         from contmax.kernels.losses._gpu_losses import write_gradients
@@ -144,7 +144,7 @@ def _residual(logits: Tensor, ids: Tensor, loss: LinearLoss, statistics: Tensor,
 
 
 def _dense_products(logits: Tensor, loss: LinearLoss, statistics: Tensor, fused: bool) -> Tensor:
-    """(p̂ − q) W for a block of tokens, (T, D), float32 at least; may overwrite the logits, which hold all classes."""
+    """(p̂ − q) W from logits of a block of tokens, all classes: (T, D), float32 at least; may overwrite the logits."""
     weight, ones = loss.weight, statistics.new_ones(()).expand(statistics.shape[:1])
     difference, wide = _residual(logits, loss.target, loss, statistics, ones, fused), wide_dtype(weight.dtype)
     if weight.dtype == wide:

@@ -27,7 +27,7 @@ from contmax.maps._threshold import or_one
 
 
 def fused_losses(z: Tensor, target: Tensor, alpha: float, mask: Tensor | None, smoothing: float, dim: int) -> Tensor:
-    """`class_losses` or `soft_losses` by a Triton kernel, in float32; it reads half precision, and applies the mask."""
+    """`class_losses` or `soft_losses` by a Triton kernel, in float32; the kernel reads half precision and masks."""
     allowed = None if mask is None else axis_last(mask.expand(z.shape), dim)
     target = axis_last(target, dim) if target.is_floating_point() else target
     losses: Tensor = apply(_FusedLoss, axis_last(z, dim), target, allowed, alpha, smoothing)[0]
@@ -74,7 +74,7 @@ def losses_of_every_class(z: Tensor, alpha: float | Tensor, dim: int) -> Tensor:
 
 
 def _below_maximum(z: Tensor, dim: int) -> Tensor:
-    """Logits less their maximum: losses do not change, and large logits do not cost them digits."""
+    """Logits less their maximum, which leaves losses unchanged and keeps their digits where logits are large."""
     top = z.detach().amax(dim, keepdim=True)
     return z - torch.where(top == -torch.inf, 0, top)
 
@@ -189,7 +189,7 @@ def losses_and_map(
     top = scores.amax(dim, keepdim=True)
     if target is None:
         return (top + gain).to(scores.dtype), p
-    # Subtract the maximum first: added to a large one, the loss would lose its digits.
+    # Subtract the maximum first: added to a large maximum, the loss would lose its digits.
     top = torch.where(top == -torch.inf, 0, top)
     linear = (1 - smoothing) * (scores.gather(dim, target) - top).double()
     if smoothing > 0:

@@ -1,4 +1,4 @@
-"""The arguments of the finite maps: scores, temperature and α are checked here, with a message for each mistake."""
+"""Checks of the arguments of finite maps (scores, temperature, α), with a message for each mistake."""
 
 import math
 

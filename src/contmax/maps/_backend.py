@@ -73,7 +73,7 @@ def pull_back(
 
 
 def regularized_max(scores: Tensor, alpha: float | Tensor, dim: int) -> tuple[Tensor, Tensor]:
-    """The maximiser p and the gain Ω*_α(x) − max x of its value ⟨x, p⟩ − Ω_α(p), of size 1 along `dim`.
+    """The maximiser p of ⟨x, p⟩ − Ω_α(p), and the gain: the maximum Ω*_α(x) less max x, of size 1 along `dim`.
 
     The gain is in float64, and −inf where nothing may be attended. Added to a large max x, it would lose its digits.
     """
@@ -155,7 +155,7 @@ def _entmax_backward(
 
 
 def _numba_takes(x: Tensor, alpha: float | Tensor, backend: str) -> bool:
-    """Whether numba's kernels take x, whose dtype a saved-tensor hook may have changed: they need all α ≤ 2."""
+    """Whether numba's kernels take x, whose dtype a saved-tensor hook may have changed, and α, all at most 2."""
     if backend != Backend.NUMBA.value or x.dtype not in NUMBA_DTYPES:
         return False
     return not isinstance(alpha, Tensor) or not bool((alpha > 2).any())

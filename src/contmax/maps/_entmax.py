@@ -67,7 +67,7 @@ def _moved(
 
 
 class _EagerEntmax(torch.autograd.Function):
-    """p̂ by a kernel that `ready`, of `contmax.kernels.rows`, has prepared for tensors like the scores."""
+    """p̂ by the kernels of `ready`, which `contmax.kernels.rows` has prepared for tensors like the scores."""
 
     @staticmethod
     def forward(ctx: Any, scores: Tensor, ready: Any) -> Tensor:
@@ -106,8 +106,8 @@ _eager_apply = bare_apply(_EagerEntmax)
 def _eager_map(scores: Tensor, alpha: object, dim: int, mask: Tensor | None, temperature: object) -> Tensor | None:
     """p for the commonest eager calls, whose arguments need no other check; None for all other calls.
 
-    On a GPU a small map spends most of its time in Python, so the checks are few: a fake or wrapped tensor has no
-    memory, and the kernel raises RuntimeError.
+    On a GPU a small map spends most of its time in Python, so the checks are few. For a fake or wrapped tensor,
+    which has no memory, the kernel raises RuntimeError.
     """
     if (
         type(alpha) is float

@@ -26,7 +26,7 @@ _LARGEST = 700.0  # exp of this is finite in float64
 def pull_back_reference(
     p: Tensor, cotangent: Tensor, alpha: float | Tensor, weights: Tensor | None, needs_alpha: bool
 ) -> tuple[Tensor, Tensor | None]:
-    """Gradients of the scores, w times the Jacobian–vector product of cotangent/w, and of α if `needs_alpha`."""
+    """Gradients of the scores, w·J(cotangent/w) for masses w and Jacobian J, and of α (None unless `needs_alpha`)."""
     g = cotangent if weights is None else cotangent / weights
     if isinstance(alpha, float) and alpha <= 2:
         grad = _bounded_product(p, g, alpha, weights)
@@ -107,7 +107,7 @@ class _Escort:
         r"""s (D − D_j), minus the derivative of p in α before centring; 0 at the anchor j and off the support.
 
         D = (1 − (1 − y) e^y)/ε², y = ε ln p. Where |y| is not small, s (D − D_j) = p (expm1(d)(1 − y_j) − d)/ε² with
-        d = y_j − y: in this form nothing overflows, as s does, and no term 1 cancels.
+        d = y_j − y: this form lacks the factor s, which may overflow, and the terms 1, which cancel.
         """
         epsilon = self.alpha - 1
         y = epsilon * self.log_p
@@ -126,10 +126,10 @@ def _bounded_exp(exponent: Tensor) -> Tensor:
 
 
 def _fixed(x: Tensor) -> Tensor:
-    """x detached, or x itself where torch cannot detach it; callers are under `torch.no_grad`."""
+    """x detached, or a batch of cotangents as it is: torch cannot detach it. Callers are under `torch.no_grad`."""
     return x if not is_compiling() and is_batch_of_cotangents(x) else x.detach()
 
 
 def _or_zero(pivot: Tensor) -> Tensor:
-    """The pivot, the logarithm of a maximum, or 0 where the maximum is 0."""
+    """A pivot, the logarithm of a maximum, with 0 in place of −∞, where the maximum is 0."""
     return torch.where(pivot == -torch.inf, 0, pivot)

@@ -68,7 +68,7 @@ def moments(
 
 
 def _cell_spread(p: Tensor, grid: tuple[int, ...] | None, mask: Tensor | None, mean: Tensor) -> Tensor:
-    """1/(12 L_i²) along the axes of the domain, in the shape of the mean, (*batch, N)."""
+    """1/(12 L_i²) for each axis i, of L_i cells: the variance within a cell, in the shape of the mean, (*batch, N)."""
     length, dim = p.shape[-2], mean.shape[-1]
     if mask is not None and grid is None:
         count = mask.sum(-1, keepdim=True).clamp(min=1).to(mean.dtype)

@@ -17,9 +17,9 @@ _TOLERANCE = 1e-14
 def sorted_probabilities(scores: Tensor, alpha: float | Tensor, weights: Tensor | None) -> Tensor:
     r"""p̂ for α > 2, in float64.
 
-    For k = 1/(α−1) < 1 the sum Σ w [z − τ]₊ᵏ, z = (α−1)x, has infinite slope at every z, so solving for τ loses
-    all but a fraction k of the digits. Instead: (1) bisect over the sorted scores for the last point m of the
-    support; (2) solve for its probability v, in terms of which every other probability is an α−1-norm,
+    For k = 1/(α−1) < 1 the sum Σ w [z − τ]₊ᵏ, z = (α−1)x, has infinite slope at each τ = z_i, so solving for τ
+    loses all but a fraction k of the digits. Instead: (1) bisect over the sorted scores for the last point m of the
+    support; (2) solve for its probability v; every other probability is the (α−1)-norm of v and p_i(0),
 
         p_i(v) = ((z_i − z_m) + v^{α−1})ᵏ,      Σ_{i≤m} w_i (p_i(v) − p_i(0)) = 1 − Σ_{i<m} w_i p_i(0) =: δ.
 
@@ -46,7 +46,7 @@ def sorted_probabilities(scores: Tensor, alpha: float | Tensor, weights: Tensor 
 
 
 def _log_base(x: Tensor, lowest: Tensor, epsilon: float | Tensor) -> Tensor:
-    """ln p_i(0) of `sorted_probabilities`, ln(ε (x_i − x_m))/ε; −inf where x_i ≤ x_m, anything where x_m = −inf."""
+    """ln p_i(0) of `sorted_probabilities`, ln(ε(x_i − x_m))/ε, ε = α − 1; −inf if x_i ≤ x_m, NaN or ∞ if x_m = −inf."""
     gap = (x - lowest).clamp(min=0)
     # Add ln ε: the product ε (x_i − x_m) could overflow.
     scale = epsilon.log() if isinstance(epsilon, Tensor) else torch.full_like(lowest, epsilon).log()
@@ -69,8 +69,8 @@ def _last_in_support(x: Tensor, w: Tensor, epsilon: float | Tensor) -> Tensor:
 def _grow_to_fill(log_base: Tensor, w: Tensor, last_weight: Tensor, epsilon: float | Tensor) -> Tensor:
     """p_i(v) of `sorted_probabilities`, by Newton steps in ln v, or bisection where a step leaves the bracket.
 
-    The bracket follows from p_i(v) ≥ v and p_i(v) − p_i(0) ≤ v, which are equalities for the last point. Few steps lead
-    from its upper end to the root, because on logarithmic scales the slope lies between 1 and ε.
+    The bracket follows from p_i(v) ≥ v and p_i(v) − p_i(0) ≤ v, which are equalities for the last point. From the
+    upper end few steps reach the root, because on logarithmic scales the slope lies between 1 and ε.
     """
     base = log_base.exp()
     above_last = base > 0

@@ -56,7 +56,7 @@ def newton_normaliser(shifted: Tensor, alpha: float | Tensor, weights: Tensor | 
 
 
 def _left_end(shifted: Tensor, alpha: float | Tensor, weights: Tensor | None) -> Tensor:
-    """A at which the maximum, of weight w, has mass one, so the total is ≥ 1: −log_{2−α}(1/w), or 0 without weights."""
+    """A at which the maximum alone, of weight w, has mass 1, so the total ≥ 1: −log_{2−α}(1/w), 0 without weights."""
     if weights is None:
         return torch.zeros_like(shifted[..., :1])
     # The largest weight among the maxima; 1 where nothing may be attended.

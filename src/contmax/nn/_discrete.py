@@ -111,7 +111,7 @@ class DiscreteAttention(AlphaModule):
 
 
 def _check(values: Tensor, per_query: Tensor | None, scores: Tensor | None, mask: Tensor | None) -> None:
-    """Refuse scores and masks that do not fit the values. Q comes from a `per_query`, queries or scores, of 3 axes."""
+    """Refuse scores and masks that do not fit the values. Q is an axis of `per_query`, the queries or scores."""
     require_boolean(mask)
     batch, length = values.shape[:2]
     if scores is not None and (scores.dim() not in (2, 3) or scores.shape[0] != batch or scores.shape[-1] != length):

@@ -156,7 +156,7 @@ class EntmaxAttention(AlphaModule):
         return output if weights is None else (output, weights)
 
     def _seen_keys(self, query: Tensor, keys: int, mask: Tensor | None, lengths: Tensor | None) -> Tensor | None:
-        """Whether any query may attend each key, (B or 1, L, 1); None if all keys may be attended."""
+        """Whether any query may attend each key, broadcastable to (B, L, 1); None without a mask and lengths."""
         if mask is not None and mask.dim() == 4:
             if self.is_causal and mask.shape[-2] > 1:
                 mask = mask & mask.new_ones(query.shape[1], keys).tril(keys - query.shape[1])
@@ -168,14 +168,14 @@ class EntmaxAttention(AlphaModule):
         return None if mask is None else mask.unsqueeze(-1)
 
     def _penalty(self, queries: int, keys: int) -> Tensor | None:
-        """−m_h |i − j| for each difference i − j, (H, 1, Q + L − 1); the last query is aligned with the last key."""
+        """−m_h |i − j| with slopes m_h for each i − j, (H, 1, Q + L − 1); last query and last key are aligned."""
         if self.slopes is None:
             return None
         steps = torch.arange(keys - 1, -max(queries, 1), -1, device=self.slopes.device)
         return -self.slopes[:, None, None] * steps.abs()
 
     def _scale(self, queries: int, keys: int, mask: Tensor | None, lengths: Tensor | None) -> Tensor:
-        """λ_h(n) of each query, (B or 1, H, Q, 1)."""
+        """λ_h(n) = δ + β (ln n)^γ of queries that may attend n keys, broadcastable to (B, H, Q, 1)."""
         assert self.length_scale is not None
         delta, beta, gamma = (x[:, None, None] for x in self.length_scale.unbind(-1))
         log_n = torch.log(self._met_keys(queries, keys, mask, lengths).clamp(min=1).to(delta.dtype))
@@ -200,7 +200,7 @@ class EntmaxAttention(AlphaModule):
 
 
 def _slopes(num_heads: int) -> Tensor:
-    """1/h for the first half of the heads, 0 for the others."""
+    """Slopes of ALiBi: 1/h for heads h = 1 … H/2, 0 for the rest."""
     half = num_heads // 2
     return torch.tensor([1 / h for h in range(1, half + 1)] + [0.0] * (num_heads - half))
 

@@ -27,7 +27,7 @@ from contmax.nn._place import (
 )
 from contmax.signal._observations import check_mask
 
-# Added to σ² and to half-widths, which softplus may round to 0; share of the diagonal added to a thin ellipsoid.
+# Added to σ² and to half-widths, which softplus may round to 0; share of the diagonal added to a support's matrix.
 _LEAST = 1e-12
 _LEAST_HALF_WIDTH = 1e-4
 _LEAST_SHARE = 1e-5
@@ -193,7 +193,7 @@ class PooledHead(ShownModule):
 
 
 class _Spread(torch.nn.Linear):
-    """An affine map from a summary to N widths (before softplus) and N(N−1)/2 entries below the diagonal of L.
+    """An affine map from a summary to N widths (before softplus) and N(N−1)/2 entries below a matrix diagonal.
 
     With a `start`, softplus of the widths is initially `start`, and the entries are 0, for every summary.
     """
@@ -214,7 +214,7 @@ class _Spread(torch.nn.Linear):
 
 
 def _lower_triangular(diagonal: Tensor, below: Tensor) -> Tensor:
-    """The matrix (…, N, N) with this diagonal (…, N), and these entries below it (…, N(N−1)/2), row by row."""
+    """The lower triangular matrix (…, N, N) of a diagonal (…, N) and entries below, (…, N(N−1)/2), row by row."""
     rest, zero = iter(below.unbind(-1)), torch.zeros_like(diagonal[..., 0])
     rows = [
         [*(next(rest) for _ in range(i)), entry, *[zero] * (diagonal.shape[-1] - 1 - i)]
@@ -340,7 +340,7 @@ class WindowHead(PlacingHead):
         return Place(Mixture(Categorical(shares, validate_args=False), parts), weights, context)
 
     def _windows(self, where: Tensor) -> Tensor:
-        """k_j(t_ℓ), (B, n^N, L), of positions (B, L, N) in the unit cube."""
+        """Window functions k_j(t_ℓ), (B, n^N, L), at positions (B, L, N) in the unit cube; n windows along an axis."""
         nodes = torch.arange(self.windows, dtype=where.dtype, device=where.device)
         # (…, L, N, n)
         triangles = torch.relu(1 - ((self.windows - 1) * where.clamp(0, 1).unsqueeze(-1) - nodes).abs())

@@ -27,7 +27,7 @@ from contmax.nn._module import (
 from contmax.nn._place import density_of_moments
 from contmax.signal import fit_signal, observation_positions
 
-# The least initial width of a `PreferredPlaces` term, as a share of an axis: the content must be able to outweigh it.
+# The least initial width of a `PreferredPlaces` term, as a share of an axis: content must be able to outweigh the term.
 _NARROWEST = 1 / 4
 
 
@@ -71,7 +71,7 @@ class Anchors(ShownModule):
         return low + size * in_dtype(self.cells(like), size.dtype)
 
     def moments(self, weights: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and (co)variance of positions under weights (…, A), each spread evenly over the cell of its anchor."""
+        """Mean and (co)variance of positions under weights (…, A), each weight spread evenly over an anchor's cell."""
         low, size = self._box(weights)
         mean, covariance = (
             in_dtype(part, size.dtype) for part in moments(weights, self.cells(weights), grid=self.cell_grid)
@@ -274,7 +274,7 @@ class MultiheadContinuousAttention(AlphaModule):
         return output, density if need_density else None
 
     def _output(self, r: Tensor, contents: Tensor, dtype: torch.dtype) -> Tensor:
-        """E_p[V] of all heads from r = E_p[ψ], projected. Large terms cancel: the product is in at least float32."""
+        """The output, (B, Q, E), from r = E_p[ψ] of all heads. Large terms cancel in E_p[V]: use at least float32."""
         with without_autocast(r):
             mixed = in_dtype(in_dtype(r, contents.dtype) @ contents, dtype)
         output: Tensor = self.output_projection(self.dropout(mixed.transpose(1, 2).flatten(2)))

@@ -1,4 +1,4 @@
-"""Results of heads; observations, L in each of B sequences, as cells in N dimensions; densities made from cells."""
+"""Results of heads, L observations in each of B sequences as cells in N dimensions, and densities from moments."""
 
 from typing import Any, Literal, NamedTuple, get_args
 

@@ -103,7 +103,7 @@ def _given(
     penalty: Any,
     is_factor: bool,
 ) -> _Given | None:
-    """The other arguments of the kernels; None for a call that the kernels do not support."""
+    """The `_Given` of a call; None if the kernels do not support the call."""
     if type(alpha) is not float or not _are_float32(values, loc, scale):
         return None
     k = _fixed_order(kind, type(basis), alpha)

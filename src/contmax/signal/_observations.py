@@ -149,7 +149,7 @@ def _on_interval(length: int, mask: Tensor | None, like: Tensor) -> Tensor:
 
 
 def design_at(positions: Tensor, basis: Basis, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Positions in float64, 0 where masked in all sequences that share them, and ψ there, (…, L, K), 0 where masked."""
+    """Positions in float64, 0 if masked in all sequences that share them; ψ at them, (…, L, K), 0 where masked."""
     where = positions.double()
     if mask is not None:
         # A NaN at a position that is masked in all sequences must reach neither result nor gradient.
@@ -224,7 +224,7 @@ def _reaches_ends(basis: Basis, sides: list[tuple[float, float]]) -> bool:
 
 
 def _heights(basis: Basis, points: Tensor) -> Tensor:
-    """max_j |ψ_j| at points (P, N), (P,)."""
+    """max_j |ψ_j| at points: (P, N) → (P,)."""
     with torch.no_grad():
         height: Tensor = basis(points.squeeze(-1) if basis.event_dim == 1 else points).abs().amax(-1)
     return height

@@ -234,7 +234,7 @@ def _like_weights(constants: Sequence[Tensor], mask: Tensor | None, even: Even, 
 
 @operator("default_weights", like=_like_weights, shared=("constants",))
 def _weights_of_a_graph(constants: Sequence[Tensor], mask: Tensor | None, even: Even, basis: int) -> Tensor:
-    """The weights as one node of a compiled graph, which reads the cache whenever it runs.
+    """The weights G as one node of a compiled graph; each run of the node reads the cache.
 
     Args:
         constants: buffers and parameters of the basis.
@@ -358,7 +358,7 @@ class _Entry(NamedTuple):
 
 
 class _BasisCache:
-    """The latest results for each basis, dropped when the basis is freed. Dictionary accesses are atomic.
+    """The latest results for each basis, dropped when the basis is freed. Thread-safe: dictionary accesses are atomic.
 
     Args:
         maxsize: how many results of one basis are cached; the oldest are evicted first.

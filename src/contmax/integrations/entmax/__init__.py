@@ -32,5 +32,5 @@ from contmax.integrations.entmax.root_finding import entmax_bisect as entmax_bis
 from contmax.integrations.entmax.root_finding import normmax_bisect as normmax_bisect
 from contmax.integrations.entmax.root_finding import sparsemax_bisect as sparsemax_bisect
 
-# The version of `entmax` that has this interface; some projects compare it.
+# The version of `entmax` that has this interface; some projects check the version.
 __version__ = "1.3"

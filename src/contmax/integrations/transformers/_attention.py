@@ -48,7 +48,7 @@ def entmax_attention_forward(
     """Means of the values, (B, Q, H, c), and the weights before dropout, (B, H, Q, L), if the caller wants attentions.
 
     Args:
-        module: the layer; it knows its α.
+        module: the layer, from which `alpha_of` reads α.
         query: (B, H, Q, d).
         key: (B, G, L, d), G dividing H.
         value: (B, G, L, c).
@@ -106,7 +106,7 @@ def _mask_and_bias(mask: Tensor | None, keys: int) -> tuple[Tensor | None, Tenso
     mask = mask[..., :keys]  # masks for a static cache may be longer
     if mask.dtype == torch.bool:
         return mask, None
-    # Masked keys have the least finite number as bias. With a boolean mask too, a fully masked row gets zeros, no mean.
+    # Masked keys have the least finite number as bias. The boolean mask gives a fully masked row zeros, not a mean.
     return mask > torch.finfo(mask.dtype).min / 2, mask
 
 

@@ -83,14 +83,14 @@ def _extend(name: str, extended: Callable[..., Any]) -> None:
 
 
 def _init(original: Any, model: PreTrainedModel, *arguments: Any, **options: Any) -> None:
-    """`PreTrainedModel.__init__`, which runs before a model makes its layers."""
+    """Extends `PreTrainedModel.__init__`, which runs before a model makes its layers."""
     original(model, *arguments, **options)
     if uses_entmax(model):
         require_settable(model)
 
 
 def _post_init(original: Any, model: PreTrainedModel) -> None:
-    """`PreTrainedModel.post_init`, which runs at the end of a model's constructor, before weights are loaded."""
+    """Extends `PreTrainedModel.post_init`, the end of a model's constructor, before weights are loaded."""
     if uses_entmax(model):
         require_interface(model)
         number_layers(model)
@@ -299,6 +299,6 @@ class AlphaSchedule(TrainerCallback):
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **context: Any
     ) -> None:
-        """If the trainer has loaded the best weights, set α to the value that belongs to them."""
+        """If the trainer has loaded the best weights, set α to the value at the step of these weights."""
         if args.load_best_model_at_end and state.best_global_step is not None:
             set_alpha(context["model"], self.alpha_after(state.best_global_step / max(1, state.max_steps)))

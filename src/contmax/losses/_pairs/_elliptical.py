@@ -52,7 +52,7 @@ from contmax.losses._pairs._negentropy import (
     tsallis_rate,
 )
 
-# Where |ln τ| is larger, Σ_q = τFFᵀ with F of `Summary`, the loss is Ω*(f) + Ω(p) − E_p[f] without rearrangement.
+# With Σ_q = τFFᵀ, F of `Summary`: where |ln τ| is larger, the loss is computed directly, as Ω*(f) + Ω(p) − E_p[f].
 _STRETCH_MAX = 16.0
 
 
@@ -137,7 +137,7 @@ def _misshapen_uniform(prediction: Elliptical, scale: Scale, target: Summary) ->
     dim = scale.dim
     half_log_det = target.factor.half_log_det()
     excess, log_det = relative_excess(scale, target.factor)
-    # N·ln of the variances of p over those of a volume-1 ellipsoid of shape F; exactly 0 for a member.
+    # N·ln of p's variances over those of the uniform density of volume 1 and shape F; exactly 0 if p is that density.
     swelling = dim * (target.log_spread - prediction._profile.variance_factor(half_log_det).log())
     shrinking = (log_det - swelling) / dim
     excess = excess + swelling - dim * shrinking.square() * expm1_excess_over(shrinking)

@@ -147,7 +147,7 @@ def _finite_scores(
 
 @register_fenchel_young(Triangular, Triangular)
 def triangular_loss(prediction: Triangular, target: Triangular) -> Float[Tensor, "*batch"]:
-    r"""The loss of a triangular prediction against a triangular target, in float64.
+    r"""The loss of a triangular prediction (loc μ, scale b) against a triangular target (μ_p, b_p), in float64.
 
     .. math:: L = \frac{(a-a_p)^2}{3a^2a_p} + \frac1{a^2} \begin{cases}
               \frac{m^2}{a_p}\big(1-\frac{m}{3a_p}\big) & m \le a_p \\ m - \frac{a_p}3 & m > a_p \end{cases}, \qquad
