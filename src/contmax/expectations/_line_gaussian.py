@@ -171,7 +171,7 @@ def _rule(like: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _nearest_window(start: Tensor, end: Tensor, middle: Tensor, reach: Tensor) -> tuple[Tensor, Tensor]:
-    """The part of the support where the Gaussian's exponent is within c²/2 of its maximum; `reach` is c standard deviations."""
+    """The part of the support where ψ_j's exponent is within c²/2 of its maximum; `reach` is c standard deviations."""
     nearest = middle.maximum(start).minimum(end)
     distance = (middle - nearest).abs()
     extent = reach * reach / ((distance * distance + reach * reach).sqrt() + distance)

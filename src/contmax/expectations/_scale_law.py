@@ -92,7 +92,7 @@ def _saddle(gaussian: Form, order: Tensor, rest: Tensor) -> Tensor:
 def _half_line(gaussian: Form, size: Tensor, single: bool) -> tuple[Complex, Complex]:
     """Nodes and weights for α < 1, ln s = high − sinh w, where the Gamma law and its product with N(s) have mass.
 
-    For large s the law decays doubly exponentially in ln s; for small s exponentially in ln s, doubly exponentially in w.
+    The law decays doubly exponentially in ln s for large s, and for small s exponentially in ln s, doubly so in w.
     """
     count, left_out = _HALF_LINE[single]
     near, _, spread, _ = gaussian.sizes()

@@ -77,7 +77,7 @@ def _mean_away_from_one(form: Form, order: float | Tensor, single: bool) -> Tens
     law = (isinstance(form, PlaneForm), None if isinstance(order, Tensor) else order, single)
     needs_slopes = torch.is_grad_enabled() and any(x.requires_grad for x in inputs)
     with torch.no_grad():
-        # One operator on a CPU, where fusion by a compiler does not pay. Exported programs must not contain it.
+        # One operator on a CPU, where fusion by torch.compile does not pay. Exported programs must not contain it.
         compute = scale_means if device_type(inputs[0]) == "cpu" and not is_exporting() else _in_blocks
         mean, *slopes = compute([x.detach() for x in inputs], *law, needs_slopes)
     # A trace without slopes skips `_Mean`: torch.compile confuses calls that have different numbers of arguments.

@@ -114,7 +114,7 @@ def _values_and_slopes(
     edge_rule,
     PER_ROW: tl.constexpr,
 ):
-    """r; ∂r/∂(μ, length, σ_j, α), where the rule's length is b, a or √V; ∂length/∂σ; NaN if μ or σ is NaN, else 0."""
+    """r; ∂r/∂(μ, length, σ_j, α), where the rule's length is b, a or √V; ∂length/∂σ; NaN if μ, σ or α is, else 0."""
     sigma = tl.load(scale_ptr + row).to(tl.float64)
     gap = _gap_in_range(tl.load(alpha_ptr + row).to(tl.float64) - 1.0 if PER_ROW else sigma * 0.0 + gap)
     log_b, weight, by_gap, log_constant, log_slope = _row_law(sigma, gap)

@@ -45,7 +45,7 @@ def _bell_window(mu, b, centre, width, inverse_width, reach, curvature):
     inverse_b = 1.0 / b
     offset, s = distance(centre, mu) * inverse_b, width * inverse_b
     ratio = b * inverse_width
-    # The middle of the product of both Gaussians in ξ, and `extent`, a multiple of its standard deviation.
+    # The middle of the product of both Gaussians in ξ, and `extent`, a multiple of the product's deviation.
     share = 1.0 / (1.0 + 2.0 * s * s)
     middle = offset * share
     small = s < 1.0

@@ -132,7 +132,7 @@ def contexts_bwd_kernel(
 
 
 class Contexts:
-    """Contexts of values (B, L, D) of one layout, under densities of one kind; all is float32 and on one device.
+    """Contexts of values (B, L, D) of one layout, under densities of one kind; tensors are float32, on one device.
 
     Args:
         shape: of the values.

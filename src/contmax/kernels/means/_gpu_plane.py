@@ -2,7 +2,7 @@
 
 The rule is that of `contmax.expectations._space_gaussian` for fixed α with k = 1/(α−1) ≥ 1, and for α = 1 (k = ∞). The
 kernels also compute the covariance of the density, V = vLLᵀ with v = F²(l₁₁l₂₂)^{−2p}, p = 1/(2k+2). All arithmetic is
-in float32, except for √v.
+in float32, except for √v and Cholesky factors of Σ.
 """
 
 import math
@@ -237,7 +237,7 @@ def _law(is_matrix: bool, k: float) -> tuple[tuple[float, ...], dict[str, int]]:
     if math.isinf(k):
         return (1.0, 0.0, 1.0, 2.0), kinds
     order = k + 2
-    # F² = R²/(2k + 4): for |L| = 1 the density with radius R of the support and height (R²/2k)ᵏ integrates to one.
+    # F² = R²/(2k + 4): for L = I the density of height (R²/2k)ᵏ on a disc of radius R integrates to one.
     factor = math.sqrt(((k + 1) * (2 * k) ** k / math.pi) ** (1 / (k + 1)) / (2 * k + 4))
     norm = math.exp(math.lgamma(order) + order + (1 - order) * math.log(order)) / (2 * math.pi)
     return (factor, 0.5 / (k + 1), norm, order), kinds
