@@ -56,7 +56,7 @@ def _on_the_line(density: BetaGaussian, basis: Basis) -> tuple[Tensor, Tensor]:
 
 
 def _in_space(density: MultivariateBetaGaussian, basis: Basis) -> tuple[Tensor, Tensor]:
-    r"""∂r/∂θ₁ = Σ ∂r/∂μ =: e and ∂r/∂Θ₂ = 2Σ(∂r/∂Σ)Σ + μeᵀ + eμᵀ, which need no inverse of Σ."""
+    r"""e = ∂r/∂θ₁ = Σ ∂r/∂μ, and ∂r/∂Θ₂ = 2Σ(∂r/∂Σ)Σ + μeᵀ + eμᵀ: neither formula inverts Σ."""
 
     def by_moments(loc: Tensor, scale_matrix: Tensor, index: float | Tensor) -> Tensor:
         return expectation(MultivariateBetaGaussian(loc, scale_matrix, index, validate_args=False), basis)

@@ -22,12 +22,12 @@ _MOST_SAVED = 2**26
 
 
 class Fewest(NamedTuple):
-    """Least numbers of pairs in a chunk: with fewer, overheads of torch operations would dominate.
+    """Pairs per chunk below which overheads of torch operations dominate, and bytes saved for a pair.
 
     Attributes:
-        on_cpu: the number on a CPU.
-        elsewhere: the number on an accelerator.
-        saved: about how many bytes per pair torch saves for the backward pass, the result excluded.
+        on_cpu: the least number of pairs in a chunk on a CPU.
+        elsewhere: the least number on an accelerator.
+        saved: bytes per pair that torch saves for the backward pass, roughly, without the result.
     """
 
     on_cpu: int
@@ -42,10 +42,10 @@ def in_chunks(
 
     Args:
         reference: a function that is differentiable to every order and closes over no tensor.
-        densities: parameters of the densities, (*batch, …), of one batch shape; or None.
+        densities: parameters of the densities, (*batch, …) with a common batch shape; None for an absent parameter.
         basis: parameters of the functions, (K, …).
         batch_dims: the number of dimensions of the batch.
-        fewest: the least number of pairs in a chunk.
+        fewest: the least number of pairs in a chunk, and the memory saved for a pair.
     """
     if torch.compiler.is_compiling():  # sizes may be symbolic
         return reference(*densities, *basis)

@@ -25,10 +25,10 @@ Rule = Callable[[Any, Any], Tensor]
 class PairRegistry:
     """A table from pairs of types to functions, with lookup of the most specific match as in torch.distributions.kl.
 
-    A pair matches if its types are ancestors of the given types.
+    A registered pair matches if the given types are its types or subclasses of them.
 
     Args:
-        name: what the functions are, for error messages: "no {name} is registered for …".
+        name: a noun for the functions, for error messages: "no {name} is registered for …".
         advice: the end of the error message for pairs without a match.
     """
 
@@ -156,7 +156,7 @@ def register_expectation(density_type: type, basis_type: type) -> Callable[[Rule
 
 
 def _dtype_of_result(density: Distribution, basis: Basis, result: Tensor) -> torch.dtype:
-    """The dtype of `result`, or the dtype of all parameters of density and basis, if there is only one."""
+    """The one dtype of all parameters of density and basis, if each has some, else the dtype of `result`."""
     dtypes = set(parameter_dtypes(density))
     if result.dtype in dtypes:
         return result.dtype
@@ -177,8 +177,8 @@ def working_dtype(*tensors: Tensor) -> torch.dtype:
 class Formula(NamedTuple):
     """Functions of (loc, scale, index, centre, width, number) that compute r = E_p[ψ] and its first derivatives.
 
-    On the line the tensors are μ and σ or a half-width, (*batch), α, (*batch) or None, and μ_j, σ_j, (K,); on the plane
-    μ, (*batch, 2), L, (*batch, 2, 2), None, and μ_j, L_j. The number is k = 1/(α−1) or α.
+    On the line the five tensors are μ, σ (or a half-width), α (or None), each (*batch), and μ_j, σ_j, (K,). On the
+    plane, with Σ = LLᵀ and Σ_j = L_jL_jᵀ, they are μ, L, None, μ_j and L_j. The number is k = 1/(α−1) or α.
 
     No tensor of pairs times nodes is saved. Higher derivatives, forward mode and vmapped cotangents are computed by the
     reference, which consists of torch operations.
@@ -192,7 +192,7 @@ class Formula(NamedTuple):
     slopes: Callable[..., tuple[Tensor, ...]] | None = None
 
 
-# Results of a kernel: r, and its slopes, (*batch, 3 or 4, K), or None.
+# A kernel's r, and its slopes in μ, scale, σ_j and, where α may vary, α: (*batch, 3 or 4, K), or None.
 Known = tuple[Tensor, Tensor | None]
 
 FORMULAS: dict[str, Formula] = {}
@@ -209,7 +209,7 @@ def expectation_by(
     width: Tensor,
     known: Known | None = None,
 ) -> Tensor:
-    """r, (*batch, K), by the formula of this name; `known` if a kernel has computed r already."""
+    """r, (*batch, K), by the formula of this name; `known` is the result of a kernel that has computed r already."""
     result: Tensor = apply(Expectation, formula, number, known, loc, scale, index, centre, width)
     return result
 
@@ -240,8 +240,8 @@ class Expectation(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         ctx.formula, ctx.number, known, *tensors = inputs
-        # Save slopes with the inputs, so that hooks on saved tensors apply to slopes too. Under vmap torch needs equal
-        # lists for backward and forward mode.
+        # Save slopes with the inputs, so that hooks on saved tensors apply to slopes too. Under vmap torch needs
+        # one list of saved tensors for backward and forward mode.
         saved = (*tensors, None if known is None else known[1])
         ctx.save_for_backward(*saved)
         ctx.save_for_forward(*saved)
@@ -276,7 +276,7 @@ class Expectation(torch.autograd.Function):
 def _gradients_of_slopes(
     cotangent: Tensor, slopes: Sequence[Tensor], needed: Sequence[bool]
 ) -> Sequence[Tensor | None]:
-    """Gradients of (μ, σ, α, μ_j, σ_j) on the line from the slopes ∂r/∂(μ, σ, σ_j, α), each (*batch, K)."""
+    """Gradients of (μ, σ, α, μ_j, σ_j) on the line from ∂r/∂(μ, σ, σ_j) and, if needed, ∂r/∂α, each (*batch, K)."""
     by_loc, by_scale, by_width = slopes[:3]
     rows = (by_loc, by_scale, slopes[3] if needed[2] else None)
     columns = ((-by_loc, needed[3]), (by_width, needed[4]))

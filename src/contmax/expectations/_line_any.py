@@ -20,9 +20,9 @@ from contmax.densities._line_rule import LineRule, landmarks_of
 from contmax.expectations._expectation import register_expectation
 from contmax.prediction import IntervalPrediction, KnotsPrediction, Prediction
 
-# Nodes for functions of any form: in total, and the least and largest number in a piece.
+# Nodes for functions of any form: in total, and the fewest and most in a piece (see `any_basis`).
 _NODES, _LEAST, _MOST = 768, 32, 256
-# Nodes per piece, and half-width in standard deviations, of the window where a Gaussian is not negligible.
+# For a Gaussian function: nodes per piece of its window, and the half-width of this window in standard deviations.
 _WINDOW_NODES, _REACH = 96, 8.0
 # The 24 nodes of a prediction's piece resolve functions whose standard deviation is at least this share of the piece.
 _WIDE = 0.5
@@ -47,7 +47,7 @@ def any_basis(density: Distribution, basis: Basis) -> Tensor:
 
 @register_expectation(Distribution, GaussianBasis)
 def gaussian_basis(density: Distribution, basis: GaussianBasis) -> Tensor:
-    """E_p[ψ] by separate nodes for each function, in the window where it is not negligible: nodes miss no function."""
+    """E_p[ψ] by separate nodes for each function, in the window where ψ_j is not negligible, so nodes miss none."""
     wide = unchecked(density, torch.float64)
     batch = density.batch_shape
     centre, width = (x.double().reshape(-1, *(1 for _ in batch)) for x in (basis.loc, basis.scale))
@@ -67,7 +67,7 @@ def _result_dtype(density: Distribution, basis: Basis) -> torch.dtype:
 @register_expectation(Prediction, GaussianBasis)
 @register_expectation(Prediction, MultivariateGaussianBasis)
 def by_own_rule(density: Prediction, basis: Basis) -> Tensor:
-    """E_p[ψ] by the nodes of the prediction, which lie where its mass does, unless ψ has breakpoints on the line."""
+    """E_p[ψ] by the prediction's own nodes, or by `any_basis` if ψ has breakpoints and the domain is the line."""
     if basis.breakpoints is not None and isinstance(density, IntervalPrediction | KnotsPrediction):
         return any_basis(density, basis)
     return density.expectation(basis)
@@ -76,7 +76,7 @@ def by_own_rule(density: Prediction, basis: Basis) -> Tensor:
 @register_expectation(IntervalPrediction, GaussianBasis)
 @register_expectation(KnotsPrediction, GaussianBasis)
 def by_pieces(density: IntervalPrediction | KnotsPrediction, basis: GaussianBasis) -> Tensor:
-    """E_p[ψ] by the nodes of the prediction if they resolve the functions, else by nodes in windows of functions."""
+    """E_p[ψ] by the prediction's own nodes if they resolve the functions, else by nodes in windows of functions."""
     pieces = density.pieces
     if is_eager_cpu(pieces, basis.scale) and bool(basis.scale.min() >= _WIDE * pieces.diff(dim=-1).max()):
         return density.expectation(basis)

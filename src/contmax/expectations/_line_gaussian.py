@@ -65,7 +65,7 @@ def beta_gaussian(density: BetaGaussian, basis: GaussianBasis) -> Tensor:
 
 
 def _of_order(k: float, loc: Tensor, scale: Tensor, centre: Tensor, width: Tensor, backend: Backend) -> Tensor:
-    """r for k of `line_order`: by Triton's kernels, or in closed form by torch, for k = ∞."""
+    """r by Triton's kernels for every k that `line_order` returns, or by torch in closed form for k = ∞ alone."""
     if backend is Backend.TRITON:
         return expectation_by(means.LINE, k, loc, scale, None, centre, width)
     return _closed_form(loc, scale, centre, width)
@@ -100,17 +100,17 @@ class Nodes(NamedTuple):
     """The nodes of the integrand, (*batch, K, q) unless noted; `factor` and `narrow` are (*batch, K)."""
 
     y: Tensor  # position in the support, in [−1, 1]
-    room: Tensor  # 1 − y², from the distances to the ends
+    room: Tensor  # 1 − y², the product of the distances to both ends
     z: Tensor  # position in the basis function, (t − μ_j)/σ_j
-    weights: Tensor  # of the rule on [0, 1], (q,)
-    factor: Tensor  # length of the window over √(2π) σ_j, in units of the support
+    weights: Tensor  # Gauss–Legendre weights on [0, 1], (q,)
+    factor: Tensor  # length of the window in y, over √(2π) σ_j
     narrow: Tensor  # whether the density is narrower than the function
 
 
 def _windowed_expectation(
     loc: Tensor, half: Tensor, centre: Tensor, width: Tensor, k: float, backend: Backend
 ) -> Tensor:
-    """r from (μ, a, μ_j, σ_j): (*batch), (*batch), (K,), (K,) → (*batch, K), with k from 0 to 4; on a GPU k = 0."""
+    """r from (μ, a, μ_j, σ_j): (*batch), (*batch), (K,), (K,) → (*batch, K), for k = 0, …, 4; on Triton k = 0."""
     if backend is Backend.TRITON:
         return expectation_by(means.INTERVAL, k, loc, half, None, centre, width)
     if backend is Backend.TORCH or not is_eager_cpu(loc, half, centre, width):
@@ -131,10 +131,10 @@ def _window_values(loc: Tensor, half: Tensor, _: None, centre: Tensor, width: Te
 
 
 def _window_reference(loc: Tensor, half: Tensor, _: None, centre: Tensor, width: Tensor, number: float) -> Tensor:
-    """r with nodes t = μ + a y, whose y is constant in derivatives; differentiable to every order."""
+    """r by nodes t = μ + a y, where y is constant in derivatives; differentiable to every order."""
     with torch.no_grad():
         nodes = _place(loc, half, centre, width, number)
-        # `factor` is a length over √(2π) σ_j; only σ_j varies in derivatives.
+        # Remove σ_j from `factor`, so that the division by σ_j below is differentiated.
         length = _constant(number) * nodes.factor * width
     t = loc[..., None, None] + half[..., None, None] * nodes.y
     z = (t - centre.unsqueeze(-1)) / width.unsqueeze(-1)
@@ -148,7 +148,7 @@ def _place(loc: Tensor, half: Tensor, centre: Tensor, width: Tensor, k: float) -
     reach = 5.6 if loc.dtype == torch.float32 else 8.5
     offset, ratio = centre - loc, width / half
     narrow = half <= 2 * width * max(1.0, ((2 * k + 3) / 5) ** 0.5)
-    # The ends of the support are ±1 in units of a, and (±a − δ)/σ_j in units of σ_j from μ_j; δ = μ_j − μ.
+    # Ends of the support are ±1 in (t − μ)/a for narrow densities, else (±a − δ)/σ_j in (t − μ_j)/σ_j; δ = μ_j − μ.
     end = torch.where(narrow, 1.0, (half - offset) / width)
     start = torch.where(narrow, -1.0, (-half - offset) / width)
     middle = torch.where(narrow, offset / half, 0.0)
@@ -171,7 +171,7 @@ def _rule(like: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _nearest_window(start: Tensor, end: Tensor, middle: Tensor, reach: Tensor) -> tuple[Tensor, Tensor]:
-    """The part of the support where the exponent of the Gaussian is within c²/2 of its maximum on the support."""
+    """The part of the support where ψ_j's exponent is within c²/2 of its maximum; `reach` is c standard deviations."""
     nearest = middle.maximum(start).minimum(end)
     distance = (middle - nearest).abs()
     extent = reach * reach / ((distance * distance + reach * reach).sqrt() + distance)
@@ -192,9 +192,9 @@ def _constant(k: float) -> float:
 def _window_slopes(
     loc: Tensor, half: Tensor, _: None, centre: Tensor, width: Tensor, k: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """∂r/∂(μ, a, σ_j), not differentiable again: E[ψ′] for a narrow density, escort integrals for a wide one.
+    """∂r/∂(μ, a, σ_j), not differentiable again: E[ψ′] for a narrow density or k = 0, else escort integrals.
 
-    E[ψ′] cancels where ψ is much narrower than p, and the escort integral where p is much narrower than ψ.
+    E[ψ′] loses digits where ψ is much narrower than p, and an escort integral where p is much narrower than ψ.
     """
     nodes = _place(loc, half, centre, width, k)
     scale, half = _constant(k) * nodes.factor, half.unsqueeze(-1)

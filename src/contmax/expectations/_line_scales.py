@@ -58,7 +58,7 @@ def _kernel_takes(
 
 
 def _has_no_heavy_tails(index: Tensor | None, number: float) -> bool:
-    """Whether all α ≥ 1: for α < 1 the law of the scale lies on a half line, which the kernel lacks; NaN has no law."""
+    """Whether all α ≥ 1 and none is NaN: for α < 1 the law of the scale lies on a half line, which the kernel lacks."""
     if index is None:
         return number >= 1
     return index.numel() > 0 and float(index.detach().min()) >= 1
@@ -90,7 +90,7 @@ def line_scale_means(
 def _values_and_slopes(
     loc: Tensor, scale: Tensor, index: Tensor | None, centre: Tensor, width: Tensor, number: float
 ) -> tuple[Tensor, Tensor]:
-    """`line_scale_means` by torch: parameters are expanded to pairs, so gradients of Σ r are slopes of each pair."""
+    """`line_scale_means` by torch: each pair gets copies of its parameters, so gradients of Σ r are slopes of pairs."""
     shape = (*loc.shape, centre.shape[0])
     mu, sigma = (x.unsqueeze(-1).expand(shape).clone().requires_grad_() for x in (loc, scale))
     alpha = None if index is None else index.unsqueeze(-1).expand(shape).clone().requires_grad_()

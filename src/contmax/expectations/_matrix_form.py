@@ -7,8 +7,8 @@ In units of the basis function, with Σ_j = L_jL_jᵀ, M = L_j⁻¹VL_j⁻ᵀ, d
 The inverse is computed by elimination without pivoting: on the path of s every pivot lies between s and the positive
 axis, so none vanishes and the logarithm of the determinant is the sum of the logarithms of the pivots.
 
-:class:`contmax.expectations._plane_form.PlaneForm` has the methods of :class:`MatrixForm` too. In docstrings of methods
-λ are the eigenvalues of M, and d the coordinates of y along its eigenvectors.
+:class:`contmax.expectations._plane_form.PlaneForm` has the methods of :class:`MatrixForm` too. Sums Σ in docstrings of
+methods run over the eigenvalues λ of M, with y the coordinate along the eigenvector of λ.
 """
 
 from typing import NamedTuple
@@ -36,7 +36,7 @@ class MatrixForm(NamedTuple):
         return self.offset[..., 0]
 
     def sizes(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Σ d², Σ d²λ, Σ d² / Σ (d²/λ), and ½ Σ 1/(1+λ)."""
+        """Σ y², Σ y²λ, Σ y² / Σ (y²/λ), and ½ Σ 1/(1+λ)."""
         y = self.offset
         tiny = torch.finfo(y.dtype).tiny
         near = y.square().sum(-1)
@@ -48,7 +48,7 @@ class MatrixForm(NamedTuple):
     def slopes(self, s: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """s f′, −s² f″ and s³ f‴ of f(s) = ½N ln s − ln N(μ; μ_j, Σ_j + V/s).
 
-        ½ Σ (s/(s+λ) + d²λs/(s+λ)²), ½ Σ ((s/(s+λ))² + 2d²λs²/(s+λ)³), and Σ ((s/(s+λ))³ + 3d²λs³/(s+λ)⁴).
+        With p = s/(s+λ) they are ½ Σ (p + y²p(1−p)), ½ Σ (p² + 2y²p²(1−p)) and Σ (p³ + 3y²p³(1−p)).
         """
         p, *moments = self._moments(s)
         squared = p @ p
@@ -73,9 +73,9 @@ class MatrixForm(NamedTuple):
     def integrate(
         self, s: Complex, weights: Complex, order: float | Tensor, with_slopes: bool = False
     ) -> tuple[Tensor, ...]:
-        """Σ Re w exp(ν(s − 1 − ln s)) N(s) over the nodes, without the factor (2π)^{−N/2}|Σ_j|^{−½} of N.
+        """Σ Re w exp(ν(s − 1 − ln s)) N(s) over nodes s; N(s) is the Gaussian without (2π)^{−N/2}|Σ_j|^{−½}.
 
-        With `with_slopes` also its slopes in M and y, and in ν = `order` if that is a tensor.
+        With `with_slopes` also the slopes of this sum in M and y, and in ν = `order` if that is a tensor.
         """
         y = self.offset.unbind(-1)
         dim = len(y)

@@ -44,13 +44,13 @@ class PlaneForm(NamedTuple):
         """dᵀΣ_j⁻¹d, dᵀΣ_j⁻¹VΣ_j⁻¹d, dᵀΣ_j⁻¹d/dᵀV⁻¹d, and ½ tr S⁻¹Σ_j."""
         near = self.near / self.own
         middle = ((near * self.mixed - self.far) / self.own).clamp(min=0)
-        # At d = 0, and on the line, both products vanish, and the ratio is b/a.
+        # At d = 0 and on the line nc and g vanish, and the ratio is b/a.
         spread = (near * self.other + _SMALL * self.mixed) / (self.far + _SMALL * self.own)
         spread = spread.clamp(0.0, 1e18)
         return near, middle, spread, torch.add(self.own, self.mixed, alpha=0.5)
 
     def slopes(self, s: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """s f′, −s² f″ and s³ f‴ of f(s) = ln s − ln N(μ; μ_j, Σ_j + V/s), from as, b, c/s, ns and g over e(s)."""
+        """s f′, −s² f″ and s³ f‴ of f(s) = ln s − ln N(μ; μ_j, Σ_j + V/s), from as, b, c/s, ns, g, each over e(s)."""
         x, z = self.own * s, self.other / s
         inverse = (x + self.mixed + z).reciprocal()
         x, y, z = x * inverse, self.mixed * inverse, z * inverse
@@ -68,9 +68,9 @@ class PlaneForm(NamedTuple):
     def integrate(
         self, s: Complex, weights: Complex, order: float | Tensor, with_slopes: bool = False
     ) -> tuple[Tensor, ...]:
-        """Σ Re w exp(ν(s − 1 − ln s)) N(s) over the nodes, without the factor (2π)⁻¹|S|^{−½} of N.
+        """Σ Re w exp(ν(s − 1 − ln s)) N(s) over nodes s; N(s) is the Gaussian without (2π)⁻¹|S|^{−½}.
 
-        With `with_slopes` also its slopes in a, b, c, n, g, and in ν = `order` if that is a tensor.
+        With `with_slopes` also the slopes of this sum in a, b, c, n, g, and in ν = `order` if that is a tensor.
         """
         e = s.scaled(self.own).plus(s.reciprocal(), self.other).shifted(self.mixed)
         resolved = e.reciprocal()
@@ -93,7 +93,7 @@ class PlaneForm(NamedTuple):
 
 
 def line_form(variance: Tensor, offset: Tensor, width: Tensor) -> tuple[PlaneForm, Tensor]:
-    """The form of every pair on the line, and its factor (2πS)^{−½}.
+    """The form of every pair on the line, and the factor (2πS)^{−½} that the form omits.
 
     Args:
         variance: V, (*batch, 1).
@@ -112,7 +112,7 @@ def line_form(variance: Tensor, offset: Tensor, width: Tensor) -> tuple[PlaneFor
 
 
 def plane_form(tril: Tensor, offset: Tensor, basis_tril: Tensor, diagonal: bool) -> tuple[PlaneForm, Tensor]:
-    """The form of every pair, and its factor (2π)⁻¹|S|^{−½}.
+    """The form of every pair on the plane, and the factor (2π)⁻¹|S|^{−½} that the form omits.
 
     Args:
         tril: the Cholesky factor of V, (*batch, 1, 2, 2).

@@ -22,7 +22,7 @@ from contmax.numerics import DOUBLE, SINGLE, Complex, Hyperbola, saddle_path
 Form = PlaneForm | MatrixForm
 
 _NEWTON_STEPS = 3
-# For an error of 1e-7 (True) or 1e-13: nodes on the half line, and −ln of the mass of the law neglected at either end.
+# On the half line, for an error of 1e-7 (True) or 1e-13: nodes, and −ln of the law's mass neglected at either end.
 _HALF_LINE = {True: (32, 18.0), False: (80, 37.0)}
 # From this |ν| on Stirling's series is exact to rounding; for smaller |ν|, differences of ln Γ do not cancel.
 _STIRLING = 10.0
@@ -35,7 +35,7 @@ def scale_nodes(gaussian: Form, order: float | Tensor, single: bool) -> tuple[Co
     g is the :func:`stirling_factor`; the first dimension of s and w runs over nodes.
 
     Args:
-        gaussian: for every pair the Gaussian whose mean over the law is wanted.
+        gaussian: N(μ; μ_j, Σ_j + V/s) of every pair, whose mean over the law is wanted.
         order: ν, a number or a tensor that broadcasts to the pairs.
         single: whether an error of 1e-7, not of 1e-13, is small enough.
     """
@@ -53,7 +53,7 @@ def scale_nodes(gaussian: Form, order: float | Tensor, single: bool) -> tuple[Co
 
 
 def path_rule(varies: bool, single: bool) -> Hyperbola:
-    """The rule on the path for α > 1; a tensor ν needs as many nodes as the half line, for its derivative."""
+    """The rule on the path for α > 1; for a tensor ν as many nodes as on the half line, for accurate slopes in ν."""
     if varies:
         return Hyperbola(_HALF_LINE[single][0], DOUBLE.end, DOUBLE.stretch)
     return SINGLE if single else DOUBLE
@@ -68,10 +68,10 @@ def _path(gaussian: Form, order: Tensor, rule: Hyperbola) -> tuple[Complex, Comp
 
 
 def _saddle(gaussian: Form, order: Tensor, rest: Tensor) -> Tensor:
-    """The minimum of the integrand on the positive axis, to a few percent of its width, by Newton's method in ln s.
+    """The integrand's minimum on the positive axis, to a few percent of its width there, by Newton's method in ln s.
 
-    It starts at the lower of two estimates: `wide` is right for functions much wider than the density; `narrow`, in
-    which Σ d²λ/(s+λ)² is replaced by Σ d²/(λ̄+2s) with λ̄ = `spread`, is right for narrower functions.
+    It starts at the lower of two estimates: `wide` is right for functions much wider than the density; `narrow`, which
+    replaces Σ y²λ/(s+λ)² (see `_matrix_form`) by Σ y²/(λ̄+2s) with λ̄ = `spread`, is right for narrower functions.
     """
     near, middle, spread, volume = gaussian.sizes()
     lowest = rest / order
@@ -92,14 +92,14 @@ def _saddle(gaussian: Form, order: Tensor, rest: Tensor) -> Tensor:
 def _half_line(gaussian: Form, size: Tensor, single: bool) -> tuple[Complex, Complex]:
     """Nodes and weights for α < 1, ln s = high − sinh w, where the Gamma law and its product with N(s) have mass.
 
-    For large s the law decays doubly exponentially in ln s, for small s only exponentially, but doubly so in w.
+    The law decays doubly exponentially in ln s for large s, and for small s exponentially in ln s, doubly so in w.
     """
     count, left_out = _HALF_LINE[single]
     near, _, spread, _ = gaussian.sizes()
     t = left_out / (size + 1)
     root = (2 * t).sqrt()
-    # Far from the density, the mass comes from the widest Gaussians: the mean of s falls like 1/distance², unless the
-    # function is wide itself. The mass at smaller s is negligible beside the largest expectation.
+    # For functions far from the density the mass comes from small s, the widest Gaussians: the mean of s falls like
+    # 1/distance², unless the function is wide itself. The mass at smaller s is negligible beside the largest r.
     far = near * spread / (1 + spread).square()
     length = root.clamp(max=1) + t + torch.log1p(far / (2 * (size + 1))) + torch.log1p(t + root)
     high, step = torch.log1p(1 / size) + torch.log1p(t + root), length.asinh() / (count - 1)

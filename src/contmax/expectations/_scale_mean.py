@@ -27,8 +27,8 @@ from contmax.expectations._plane_form import PlaneForm
 from contmax.expectations._scale_law import Form, path_rule, scale_nodes, stirling_factor
 from contmax.numerics import SINGLE, Complex, float64_of
 
-# Most bytes of an intermediate tensor, pairs times nodes: on a CPU it should stay in the cache, on an accelerator a
-# large one saves launches.
+# Most bytes of an intermediate tensor (pairs times nodes): it should fit in a CPU's cache; on an accelerator large
+# tensors save launches.
 _BLOCK_CPU, _BLOCK_ACCELERATOR = 2**18, 2**26
 # Up to this |η| neglected moments and aliasing errors of the coefficients are below 1e-14 of the largest value.
 NEAR_ONE = 4e-3
@@ -36,7 +36,7 @@ _MOMENTS, _NODES, _RADIUS = 16, 16, 0.3
 
 
 def mean_over_scales(form: Form, alpha: float | Tensor, dim: int, single: bool) -> Tensor:
-    """The mean of N(μ; μ_j, Σ_j + V/s) over the law of s that belongs to α, without the factor of the form.
+    """The mean of N(μ; μ_j, Σ_j + V/s) over the law of s that belongs to α, without the factor that `form` omits.
 
     Args:
         form: the Gaussian as a function of s, in float64 if α is a tensor or near one.
@@ -77,7 +77,7 @@ def _mean_away_from_one(form: Form, order: float | Tensor, single: bool) -> Tens
     law = (isinstance(form, PlaneForm), None if isinstance(order, Tensor) else order, single)
     needs_slopes = torch.is_grad_enabled() and any(x.requires_grad for x in inputs)
     with torch.no_grad():
-        # One operator on a CPU, where fusion by a compiler does not pay. An exported program must not call it.
+        # One operator on a CPU, where fusion by torch.compile does not pay. Exported programs must not contain it.
         compute = scale_means if device_type(inputs[0]) == "cpu" and not is_exporting() else _in_blocks
         mean, *slopes = compute([x.detach() for x in inputs], *law, needs_slopes)
     # A trace without slopes skips `_Mean`: torch.compile confuses calls that have different numbers of arguments.
@@ -89,7 +89,7 @@ def _mean_away_from_one(form: Form, order: float | Tensor, single: bool) -> Tens
 
 
 class _Mean(torch.autograd.Function):
-    """A computed mean with derivatives: its computed slopes or, for higher derivatives, differentiable slopes."""
+    """Gives a computed mean its derivatives: computed slopes or, for higher derivatives, differentiable slopes."""
 
     generate_vmap_rule = True
 
@@ -110,7 +110,7 @@ class _Mean(torch.autograd.Function):
         # A compiled backward pass is not differentiated again: computed slopes are enough.
         if not slopes or (may_be_differentiated() and not torch.compiler.is_compiling()):
             _, *slopes = _integrate(inputs, True, *ctx.law)
-        # Slopes in the M and y of pairs have trailing dimensions.
+        # Slopes in M and y have more dimensions than the cotangent, (*pairs).
         grads = [cotangent.reshape(*cotangent.shape, *(1,) * (x.dim() - cotangent.dim())) * x for x in slopes]
         return *(None,) * (5 + ctx.count), *grads
 
@@ -135,9 +135,9 @@ def _means_like(
 def scale_means(
     inputs: Sequence[Tensor], plane: bool, order: float | None, single: bool, with_slopes: bool
 ) -> list[Tensor]:
-    """The mean of each pair of a density and a function, and its slope in each input.
+    """The mean of each pair of a density and a function, and, `with_slopes`, its slope in each input.
 
-    The inputs are the tensors of a form, followed by ν if `order` is None.
+    The inputs are the tensors of a `PlaneForm` (if `plane`) or `MatrixForm`, followed by ν if `order` is None.
     """
     takes_kernel = plane and single and order is not None and order > 0 and inputs[0].dtype == torch.float32
     if takes_kernel and is_eager_cpu(*inputs) and backend_of(inputs[0]) is Backend.NUMBA:
@@ -145,7 +145,7 @@ def scale_means(
 
         assert order is not None
         means = _cpu_means.plane_scale_means(inputs, order, SINGLE)
-        # Tensors of their own: results of an operator share no memory.
+        # Clones, since results of an operator must not share memory.
         return [x.clone() for x in means[: 6 if with_slopes else 1]]
     return _in_blocks(inputs, plane, order, single, with_slopes)
 
@@ -183,7 +183,7 @@ def _form_and_order(inputs: Sequence[Tensor], plane: bool, order: float | None) 
 
 
 def mean_near_one(form: Form, eta: float | Tensor) -> Tensor:
-    """The mean of N(μ; μ_j, Σ_j + V/s) over s, without the factor of the form.
+    """The mean of N(μ; μ_j, Σ_j + V/s) over the law of s near α = 1, without the factor that `form` omits.
 
     Args:
         form: the Gaussian as a function of s, in float64.
@@ -198,14 +198,14 @@ def mean_near_one(form: Form, eta: float | Tensor) -> Tensor:
     nodes = Complex(1 + _RADIUS * angle.cos(), _RADIUS * angle.sin())
     real, imaginary = torch.zeros_like(angle), torch.zeros_like(angle)
     for m, moment in enumerate(_moments(eta)):
-        # The weights count the lower half of the circle too.
+        # Nodes are on the upper half; the weights also count the lower half, by symmetry.
         share = moment * (_RADIUS**-m / _NODES)
         real, imaginary = real + share * (m * angle).cos(), imaginary - share * (m * angle).sin()
     return form.integrate(nodes, Complex(real, imaginary), 0.0)[0]
 
 
 def _moments(eta: float | Tensor) -> list[float | Tensor]:
-    """E[(s − 1)ᵐ] for m = 0, 1, …"""
+    """E[(s − 1)ᵐ] for m = 0, …, _MOMENTS."""
     moments: list[float | Tensor] = [1.0, -eta]
     for m in range(1, _MOMENTS):
         moments.append(-eta * (m * moments[m - 1] + (m + 1) * moments[m]))

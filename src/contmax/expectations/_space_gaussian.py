@@ -2,7 +2,7 @@ r"""r = E_p[ψ] of Gaussian bases on the plane and in any dimension, under Gauss
 
 One rule serves every α, every dimension and every ratio of scales: a β-Gaussian is a mixture of Gaussians over the
 scale, on a path in the complex plane for α > 1 (:mod:`contmax.expectations._scale_law`), and the expectation of a
-Gaussian function under each Gaussian has a closed form. No tensor's values decide about dtype and number of nodes:
+Gaussian function under each Gaussian has a closed form. Dtype and number of nodes do not depend on tensors' values:
 
 =====================================  ================================================  ============================
 N = 2, 1.03 ≤ α ≤ 2 a number           the dtype of the arguments; 12 nodes in float32,  error 1e-6 (float32), 1e-13
@@ -31,7 +31,7 @@ from contmax.expectations._scale_law import Form
 from contmax.expectations._scale_mean import mean_over_scales, scale_order
 from contmax.kernels import means
 
-# The range of ν for float32: rounding spoils the phases on the path below it (α > 2), and the exponents above it.
+# The range of ν for float32: for smaller ν (α > 2) rounding spoils the phases on the path, for larger ν the exponents.
 _SINGLE_ORDERS = 3.0, 32.0
 # While gradients are computed, a pair takes up to 0.4 kB, or 4 kB if α is a tensor.
 _FEWEST_PAIRS = Fewest(on_cpu=2**16, elsewhere=2**18, saved=2**8)
@@ -108,7 +108,7 @@ def _fits_float32(alpha: float | Tensor, dim: int) -> bool:
 
 
 def _form(loc: Tensor, tril: Tensor, centre: Tensor, basis_tril: Tensor, diagonal: bool) -> tuple[Form, Tensor]:
-    """N(μ; μ_j, Σ_j + V/s) of every pair without a factor, and this factor; ``tril`` is the Cholesky factor of V."""
+    """N(μ; μ_j, Σ_j + V/s) of every pair without its constant factor, and this factor; V = ``tril`` ``tril``ᵀ."""
     dtype = working_dtype(loc, centre)
     tril, offset, basis_tril = _pairs(loc, tril, centre, basis_tril, dtype)
     if centre.shape[-1] == 2:
@@ -140,7 +140,7 @@ def _closed_form(loc: Tensor, tril: Tensor, centre: Tensor, basis_tril: Tensor, 
 def _pairs(
     loc: Tensor, tril: Tensor, centre: Tensor, basis_tril: Tensor, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The factor of the density, (*batch, 1, N, N), μ − μ_j, (*batch, K, N), and the factors L_j, (K, N, N)."""
+    """`tril`, (*batch, 1, N, N), μ − μ_j, (*batch, K, N), and the Cholesky factors L_j, (K, N, N), in this dtype."""
     offset = loc.to(dtype).unsqueeze(-2) - centre.to(dtype)
     return tril.to(dtype).unsqueeze(-3), offset, basis_tril.to(dtype)
 

@@ -45,7 +45,7 @@ def normal_by_radii(density: MultivariateNormal, basis: Basis) -> Tensor:
 
 @register_expectation(MultivariateBetaGaussian, Basis)
 def beta_gaussian_by_radii(density: MultivariateBetaGaussian, basis: Basis) -> Tensor:
-    """E_p[ψ] by a rule of radii times directions, in units of the factor of the covariance."""
+    """E_p[ψ] by a rule of radii times directions, in units of the covariance's Cholesky factor."""
     tril = density.scale_tril * density.variance_factor.sqrt()[..., None, None]
     return _by_radii(density.loc, tril, density.alpha, basis)
 
@@ -108,7 +108,7 @@ def by_box(density: Distribution, basis: Basis) -> Tensor:
 
 
 def within_support(density: Distribution, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
-    """A box, (*batch, …, N), clipped to the support if that is a box; clipped ends are differentiable in parameters."""
+    """A box, (*batch, …, N), clipped to the support if the support is a box, differentiably in the support's ends."""
     support = density.support
     while isinstance(support, type(constraints.real_vector)):
         support = support.base_constraint
@@ -146,7 +146,7 @@ def independent(density: Independent, basis: MultivariateGaussianBasis) -> Tenso
         return by_nodes(density, basis)
     widths = basis.scale_tril.diagonal(dim1=-2, dim2=-1)
     line = GaussianBasis.of_known(basis.loc.T.reshape(-1), widths.T.reshape(-1))
-    # `expectation` pairs each coordinate with the factors ψ_jn of all axes; only its own axis is needed.
+    # `expectation` pairs each coordinate t_n with the factors ψ_jm of all axes m; only m = n is needed.
     factors = expectation(base, line)
     own = factors.reshape(*factors.shape[:-1], basis.event_dim, -1).diagonal(dim1=-3, dim2=-2)
     return own.prod(-1)
@@ -175,7 +175,7 @@ def by_nodes(density: Distribution, basis: MultivariateGaussianBasis) -> Tensor:
     )
     volume = ((2 * torch.pi) ** 0.5 * basis.scale_tril.diagonal(dim1=-2, dim2=-1)).prod(-1)
     functions = torch.exp(-0.5 * white.square().sum(-2))
-    # `log_prob` takes points with their dimensions in front of the batch.
+    # `log_prob` takes the dimensions of functions and nodes in front of the batch.
     p = unchecked(density).log_prob(t.movedim((-3, -2), (0, 1))).exp().movedim((0, 1), (-2, -1))
     result: Tensor = (p * functions * weight).sum(-1) * half.prod(-1) / volume
     return result

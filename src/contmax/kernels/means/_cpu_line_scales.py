@@ -22,10 +22,10 @@ _FARTHEST = 1e12
 # σ_j²/(V + σ_j²) is at least this: functions below 1e-12 of the density's width would lose all digits at its edge.
 _LEAST = 1e-24
 _TWO_PI, _HALF_LOG_2PI = 2 * math.pi, 0.5 * math.log(2 * math.pi)
-# As in `contmax.expectations._scale_mean`.
+# The rule near α = 1, as in `contmax.expectations._scale_mean`.
 NEAR_ONE, _MOMENTS, _CIRCLE, _RADIUS = 4e-3, 16, 16, 0.3
 _SHIFT = 8
-# The series of ln Γ(w+¾)/Γ(w+¼) and of ln Γ.
+# Coefficients of asymptotic series: of ln Γ(w+¾)/Γ(w+¼), and of ln Γ, which is used from _STIRLING_FROM on.
 _EULER = (1, 5, 61, 1385, 50521, 2702765, 199360981)
 _HALF_STEP = tuple((-1) ** j * euler / ((j + 1) * 4 ** (2 * j + 3)) for j, euler in enumerate(_EULER))
 _STIRLING = (1 / 12, -1 / 360, 1 / 1260, -1 / 1680, 1 / 1188, -691 / 360360)
@@ -61,7 +61,7 @@ def _scale_of_row(sigma, gap):  # type: ignore[no-untyped-def]
     weight = 1.0 / (1.0 + 0.5 * gap)
     peak = weight * (ratio - _HALF_LOG_2PI - math.log(sigma))
     share = 1.0 / (1.0 + 1.5 * gap)
-    # Two factors of σ: their square may be out of range although the variance is not.
+    # Multiply by σ twice: σ² may be out of range although V is not.
     variance = sigma * math.exp(gap * peak) * share * sigma
     variance = min(max(variance, _SMALLEST_VARIANCE), _LARGEST_VARIANCE)
     by_sigma = variance / sigma * (2.0 - gap * weight)
@@ -93,7 +93,7 @@ def _stirling(order):  # type: ignore[no-untyped-def]
 
 @njit(error_model="numpy")
 def _circle_nodes(eta):  # type: ignore[no-untyped-def]
-    """For `integrate`: nodes on a circle about s = 1, weights from E[(s − 1)ᵐ], and derivatives of weights in η."""
+    """Nodes for `integrate` on a circle about s = 1, with weights from E[(s − 1)ᵐ] and their derivatives in η."""
     moments, slopes, nodes = np.zeros(_MOMENTS + 1), np.zeros(_MOMENTS + 1), np.zeros((_CIRCLE, 6))
     moments[0], moments[1], slopes[1] = 1.0, -eta, -1.0
     for m in range(1, _MOMENTS):
@@ -148,7 +148,7 @@ def line_scale_rows(r, by, loc, scale, alpha, centre, width, rule, start, stop):
     block = path.of(np.float64, 128, 32)
     w, live = np.empty(path.ROWS * block), np.empty(centre.shape[0] + 1, np.int64)
     on_path = path.path_nodes(rule, np.float64)
-    # Slopes are clamped to it: infinite slopes of both signs would make their sum over functions NaN.
+    # Slopes are clamped to ±largest: the sum over functions of infinite slopes of both signs would be NaN.
     largest = 1e33 if centre.itemsize == 4 else 1e303
     for row in range(start, stop):
         mu, sigma = np.float64(loc[row]), np.float64(scale[row])
@@ -158,7 +158,7 @@ def line_scale_rows(r, by, loc, scale, alpha, centre, width, rule, start, stop):
         if not known:
             continue
         variance, by_sigma, by_gap, eta, eta_slope = _scale_of_row(sigma, gap)
-        # On the circle about s = 1 the weights have derivatives in η; on a path ∂/∂η = −ν² ∂/∂ν.
+        # BY_LAW is a slope in η on the circle about s = 1, and a slope in ν on a path, where ∂/∂η = −ν² ∂/∂ν.
         order, factor, law_slope, factor_slope, nodes = 0.0, 1.0, 1.0, 0.0, on_path
         if abs(eta) < NEAR_ONE:
             nodes = _circle_nodes(eta)

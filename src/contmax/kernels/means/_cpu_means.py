@@ -27,7 +27,7 @@ def window_values(
     rule: tuple[Tensor, Tensor],
     with_slopes: bool,
 ) -> tuple[Tensor, Tensor | None]:
-    """E_p[ψ] of β-Gaussians of half-width a and their slopes, by windows.
+    """E_p[ψ] of β-Gaussians of half-width a, and its slopes, by windows.
 
     Args:
         loc: μ, (*batch), float32 or float64, the dtype of all tensors.
@@ -98,7 +98,7 @@ def plane_scale_means(form: Sequence[Tensor], order: float, rule: Sequence[float
 
 
 def _array(tensor: Tensor) -> Any:
-    # `force` is for tensors with a pending negation, and for zeros without memory.
+    # `force` is for tensors with a pending negation, and for zero tensors without storage.
     return tensor.contiguous().numpy(force=True)
 
 

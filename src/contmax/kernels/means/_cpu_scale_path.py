@@ -15,10 +15,10 @@ from contmax.kernels.cpu import _elementary as fast
 from contmax.kernels.cpu._compiled import kernel
 from contmax.kernels.cpu._lanes import wide_vectors
 
-# The rows of a block: a, b, c, n, g; the path; the value, and its slopes in a, b, c, n, g and in ν (or η, on a circle).
+# Rows of a block: a, b, c, n, g; the path's vertex, size, bend; the value, its slopes in a, …, g and ν (circle: η).
 A, B, C, N, G, VERTEX, SIZE, BEND, VALUE, BY_A, BY_B, BY_C, BY_N, BY_G, BY_LAW, ROWS = range(16)
 _NEWTON_STEPS = 3
-# arctan x = x + x³ P(x²) for |x| ≤ tan π/8, to 6e-17; sin x = x + x³ S(x²), cos x = 1 − x²/2 + x⁴ C(x²) to π/4.
+# arctan x = x + x³ P(x²) for |x| ≤ tan π/8, to 6e-17; sin x = x + x³ S(x²), cos x = 1 − x²/2 + x⁴ C(x²) for |x| ≤ π/4.
 _TAN_EIGHTH, _QUARTER_TURN = 0.41421356237309503, 0.78539816339744831
 _P0, _P1, _P2 = -0.33333333333333252192, 0.19999999999903985724, -0.14285714266959355111
 _P3, _P4, _P5 = 0.11111109687944398363, -0.090908540924669627502, 0.076910809221266607492
@@ -103,7 +103,7 @@ def _start(a, b, c, n, g, order, f):  # type: ignore[no-untyped-def]
 
 @njit(fastmath=fast.CONTRACT, error_model="numpy")
 def _place(w, order, stretch, most, share):  # type: ignore[no-untyped-def]
-    """Vertex, size and bend of the path of every pair of the block."""
+    """Write vertex, size and bend of each pair's path; `most` and `share` are the rule's `lean` and `curvature`."""
     wide_vectors()
     f = w.dtype.type
     block = of(f, 128, 32)
@@ -130,7 +130,7 @@ def _place(w, order, stretch, most, share):  # type: ignore[no-untyped-def]
 
 @njit(fastmath=fast.CONTRACT, error_model="numpy")
 def _add_node(w, order, node):  # type: ignore[no-untyped-def]
-    """The terms of one node of every pair of the block, added to its value and slopes."""
+    """Add the terms of one node to the value and slopes of every pair of the block."""
     wide_vectors()
     f = w.dtype.type
     block = of(f, 128, 32)
@@ -173,7 +173,7 @@ def _add_node(w, order, node):  # type: ignore[no-untyped-def]
 
 @njit(error_model="numpy")
 def path_nodes(rule, f):  # type: ignore[no-untyped-def]
-    """For `integrate`: at each node sinh and cosh of u, and the factors by which size and bend enter the weight."""
+    """For `integrate`, a row per node u: sinh u, cosh u, the factors of size and bend in the weight, two zeros."""
     step = rule[1] / rule[0]
     nodes = np.zeros((int(rule[0]), 6), f)
     for q in range(nodes.shape[0]):
@@ -186,7 +186,7 @@ def path_nodes(rule, f):  # type: ignore[no-untyped-def]
 def integrate(w, order, rule, nodes):  # type: ignore[no-untyped-def]
     """Write the value and slopes of a block; slopes in a, b, c, n, g lack the factor −½.
 
-    If `order` is 0, `nodes` lie on a circle about s = 1: Im s, 2 − Re s, weight and its derivative, for all pairs.
+    If `order` is 0, rows of `nodes` are Im s, 2 − Re s, weight and its derivative in η, on a circle about s = 1.
     """
     f = w.dtype.type
     block = of(f, 128, 32)

@@ -56,7 +56,7 @@ def window_rows(r, by, loc, half, numbers, centre, width, nodes, weights, start,
 
 @njit(error_model="numpy")
 def _place(loc, half, numbers, centre, width, windows, live):  # type: ignore[no-untyped-def]
-    """Write the windows of one density without gaps, and return their number; live[i] is the function of window i.
+    """Write the windows of one density and return their number; live[i] is the function of window i.
 
     The computation is in float64: an error of a window moves all its nodes, and the power k amplifies it.
     """
@@ -87,7 +87,7 @@ def _place(loc, half, numbers, centre, width, windows, live):  # type: ignore[no
 
 @njit(error_model="numpy", fastmath=fast.CONTRACT)
 def _at(windows, i, x):  # type: ignore[no-untyped-def]
-    """z, 1 + y and 1 − y at a node."""
+    """z, 1 + y and 1 − y at the node x of window i."""
     one = windows.dtype.type(1)
     left = windows[_LEFT, i] + windows[_SPAN, i] * x
     right = windows[_RIGHT, i] + windows[_SPAN, i] * (one - x)
@@ -96,7 +96,7 @@ def _at(windows, i, x):  # type: ignore[no-untyped-def]
 
 @njit
 def _factor(k, from_k):  # type: ignore[no-untyped-def]
-    """(a, b) of a factor a·u + b: u if k ≥ `from_k`, else 1. Four such factors give uᵏ without a branch."""
+    """(a, b) such that a·u + b is u if k ≥ `from_k`, else 1; four such factors give uᵏ, k ≤ 4, without a branch."""
     one, zero = np.ones_like(k), np.zeros_like(k)
     return (one, zero) if k > from_k - 0.5 else (zero, one)
 

@@ -1,11 +1,11 @@
-"""r = E_p[ψ] on the line for any α, one for each density, and its gradients: one density at a time in a program.
+"""r = E_p[ψ] on the line for any α, one for each density, and its gradients; programs take one density at a time.
 
 α alone decides which rule fits, so all pairs of a program take one branch: heavy tails, bells, or densities with
 visible ends. The host never reads α. The torch reference is `contmax.expectations._line_scales`.
 
 With t = μ + bξ the density in ξ is C(ε) (1 − εξ²)^{1/ε}, ε = α − 1, which is exp(−ξ²)/√π at ε = 0. The formulas for b
 and C are those of `contmax.densities._profile`, `contmax.numerics._gamma_ratio` and `stirling_factor` in
-`contmax.expectations._scale_law`, in float64: computed once for a density, they cost little.
+`contmax.expectations._scale_law`, in float64, which costs little, since b and C are computed once for a density.
 """
 
 import torch
@@ -22,14 +22,14 @@ from contmax.kernels.means._gpu_windows import bounded, length_in_range, load_fu
 from contmax.numerics import unit_gauss_legendre
 
 _HALF_LOG_2PI, _HALF_LOG_2 = tl.constexpr(0.9189385332046727), tl.constexpr(0.34657359027997264)
-# |ε| below the first number is set to it, where p is Gaussian; ε above the second is set to it, where p is uniform.
+# Bounds of ε: with |ε| = _LEAST p is Gaussian to rounding, with ε = _MOST p is uniform.
 _LEAST, _MOST = tl.constexpr(1e-7), tl.constexpr(1e6)
 _INVERSE_SQRT_2PI = tl.constexpr(0.3989422804014327)
-# Rules by ε: heavy tails below the first number, visible ends from the second on, bells between.
+# Rules by ε: heavy tails below _TAILS, visible ends from _EDGES on, bells between.
 _TAILS, _EDGES = tl.constexpr(-0.02), tl.constexpr(0.25)
-# Most functions of a program, forward and backward, and functions of a thread: measured on an H200.
+# Most functions of a program (forward, backward), and functions of a thread; measured on an H200.
 _COLUMNS, _BACKWARD_COLUMNS, _TOGETHER = 512, 128, 8
-# With more densities than this, programs that compute gradients of functions take several densities.
+# With more than _FEW densities a program that computes gradients of functions takes several densities, up to 16.
 _FEW = 1024
 
 
@@ -49,7 +49,7 @@ def _gamma_ratio(gap):
     scale = 1.0 / (1.0 + offset * size)
     inverse = size * scale
     q = inverse * inverse
-    # The series of ln Γ(w+¾)/Γ(w+¼), made of Euler numbers; three terms are enough for float32, six are taken.
+    # The series of ln Γ(w+¾)/Γ(w+¼), made of Euler numbers; three terms suffice for float32, six are used.
     c_1, c_2, c_3 = 1.0 / 64.0, -5.0 / 2048.0, 61.0 / 49152.0
     c_4, c_5, c_6 = -1385.0 / 1048576.0, 50521.0 / 20971520.0, -2702765.0 / 402653184.0
     value = q * (c_1 + q * (c_2 + q * (c_3 + q * (c_4 + q * (c_5 + q * c_6)))))
@@ -85,7 +85,7 @@ def _row_law(sigma, gap):
 def _tail_law(gap):
     """−ν, ln of the normaliser √(|ν|/2π)/g(|ν|) of the law of the scale, and its derivative in |ν|, for α < 1."""
     x = -(1.0 + 1.5 * gap) / gap
-    # Γ is shifted up by ten, to where Stirling's series is exact.
+    # Γ(x) = Γ(x + 10)/(x(x+1)…(x+9)): Stirling's series is exact to rounding at x + 10.
     shifted = x + 10.0
     product, harmonic = x * 0.0 + 1.0, x * 0.0
     for j in tl.static_range(10):
@@ -114,7 +114,7 @@ def _values_and_slopes(
     edge_rule,
     PER_ROW: tl.constexpr,
 ):
-    """r; ∂r/∂(μ, length, σ_j, α), length being b, a or √V by rule; ∂length/∂σ; NaN for NaN parameters, else 0."""
+    """r; ∂r/∂(μ, length, σ_j, α), where the rule's length is b, a or √V; ∂length/∂σ; NaN if μ, σ or α is, else 0."""
     sigma = tl.load(scale_ptr + row).to(tl.float64)
     gap = _gap_in_range(tl.load(alpha_ptr + row).to(tl.float64) - 1.0 if PER_ROW else sigma * 0.0 + gap)
     log_b, weight, by_gap, log_constant, log_slope = _row_law(sigma, gap)
@@ -174,7 +174,7 @@ def any_fwd_kernel(
 ):
     """r of one density against a block of functions.
 
-    The compiler removes the slopes, which are not read.
+    This kernel reads no slopes, so the compiler removes their arithmetic.
     """
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
@@ -212,7 +212,7 @@ def any_bwd_kernel(
     BASIS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
-    """Sums over a block of functions for the gradients of GROUP densities, each (blocks, B).
+    """Sums over a block of functions for the gradients of μ, σ and α of GROUP densities, each (blocks, B).
 
     With BASIS also sums over these densities for the gradients of the functions, (groups, 2, K).
     """

@@ -18,7 +18,7 @@ import triton.language as tl
 from contmax.kernels.means._gpu_windows import ROOT, add_node, distance, no_sums, values_and_slopes, window
 
 _LOG2E = tl.constexpr(1.4426950408889634)
-# The half-width of a window in standard deviations, large enough for the factors z² of slopes; half its square.
+# A window's half-width in standard deviations, where also z² exp(−z²/2) of slopes is negligible; half its square.
 _REACH, _LEFT_OUT = tl.constexpr(6.2), tl.constexpr(19.22)
 _FAR = tl.constexpr(1e15)
 _LN2 = tl.constexpr(0.6931471805599453)
@@ -31,7 +31,7 @@ _FARTHEST, _LEAST_SHARE = tl.constexpr(1e12), tl.constexpr(1e-24)
 
 @triton.jit
 def bell_reach(gap):
-    """Of one row: the largest |ξ| at which p is not negligible, and the least curvature of −ln p up to there."""
+    """Of one density: the largest |ξ| at which p is not negligible, and the least curvature of −ln p up to this |ξ|."""
     square = (1.0 - tl.exp(gap * (_LEFT_OUT * -1.0))) / gap
     # Near α = 1 the difference 1 − exp(…) loses its digits: take two terms of its series.
     square = tl.where(tl.abs(gap) < 1e-3, _LEFT_OUT - gap * (0.5 * _LEFT_OUT * _LEFT_OUT), square)
@@ -41,11 +41,11 @@ def bell_reach(gap):
 
 @triton.jit
 def _bell_window(mu, b, centre, width, inverse_width, reach, curvature):
-    """The window of each pair: z = z₀ + dz·x, in units of √(2/ln 2), and ξ = ξ₀ + length·x, for x in [0, 1]."""
+    """The window of each pair: z = z₀ + dz·x, in units of √(2 ln 2), and ξ = ξ₀ + length·x, for x in [0, 1]."""
     inverse_b = 1.0 / b
     offset, s = distance(centre, mu) * inverse_b, width * inverse_b
     ratio = b * inverse_width
-    # The middle of the product of both Gaussians in ξ, and `extent`, a multiple of its standard deviation.
+    # The middle of the product of both Gaussians in ξ, and `extent`, a multiple of the product's deviation.
     share = 1.0 / (1.0 + 2.0 * s * s)
     middle = offset * share
     small = s < 1.0
@@ -55,7 +55,7 @@ def _bell_window(mu, b, centre, width, inverse_width, reach, curvature):
     length = tl.maximum(high - low, 0.0)
     # For a wide function 2s² may be infinite and `middle` 0; the form for s ≥ 1 avoids their product.
     z = tl.where(small, offset * (-2.0 * s * share), (middle - offset) * ratio) + low * ratio
-    # Empty windows may lie arbitrarily far away.
+    # Clamp, since empty windows may lie arbitrarily far away.
     z, xi = tl.minimum(tl.maximum(z, -_FAR), _FAR), tl.minimum(tl.maximum(middle + low, -reach), reach)
     return z * ROOT, length * ratio * ROOT, xi, length
 
@@ -74,7 +74,7 @@ def _bell_at(z, dz, xi, length, rule, n, gap, order):
 
 @triton.jit
 def _shape(y, square, log_room, inverse, gap):
-    """ξ⁴ (ln(1 − y) + y/(1 − y))/y² with y = εξ², by its series where it cancels; `square` is ξ²."""
+    """ξ⁴ (ln(1 − y) + y/(1 − y))/y² with y = εξ², `square` = ξ², `inverse` = 1/(1−y); a series near y = 0."""
     series = 5.0 / 6.0 + y * (6.0 / 7.0 + y * (7.0 / 8.0 + y * (8.0 / 9.0)))
     series = 0.5 + y * (2.0 / 3.0 + y * (0.75 + y * (0.8 + y * series)))
     slope = 1.0 / gap
@@ -83,14 +83,14 @@ def _shape(y, square, log_room, inverse, gap):
 
 @triton.jit
 def bell(mu, b, centre, width, gap, reach, curvature, log_slope, rule):
-    """r, its slopes in μ, b and σ_j, and its slope in ε with b held fixed; all lack the factor C/√(2π)."""
+    """r, its slopes in μ, b, σ_j, and in ε with b held fixed, all divided by C/√(2π); `log_slope` is d ln C/dε."""
     inverse_width = 1.0 / width
     z, dz, xi, length = _bell_window(mu, b, centre, width, inverse_width, reach, curvature)
     sums, by_gap = no_sums(z), tl.zeros_like(z)
     order = _LOG2E / gap
     for n in range(BELL_NODES):
         u, place, log_room, mass = _bell_at(z, dz, xi, length, rule, n, gap, order)
-        # A power costs less than a division.
+        # exp2 costs less than a division by 1 − εξ².
         square, inverse = place * place, tl.exp2(log_room * -_LOG2E)
         sums = add_node(sums, u, place, mass, mass * inverse)
         by_gap += mass * _shape(gap * square, square, log_room, inverse, gap)
@@ -101,7 +101,7 @@ def bell(mu, b, centre, width, gap, reach, curvature, log_slope, rule):
 
 @triton.jit
 def edges(mu, a, centre, width, k, log_slope, rule):
-    """r, its slopes in μ, a and σ_j, and its slope in ε with a held fixed; all lack the factor C√k/√(2π)."""
+    """r, its slopes in μ, a, σ_j, and in ε with a held fixed, all divided by C√k/√(2π); `log_slope` is d ln(C√k)/dε."""
     inverse_width, inverse_a = 1.0 / width, 1.0 / a
     wide_from = 2.0 * tl.sqrt(tl.maximum((2.0 * k + 3.0) * 0.2, 1.0))
     z, dz, left, right, span, narrow = window(mu, a, inverse_a, centre, width, inverse_width, wide_from)
@@ -114,7 +114,7 @@ def edges(mu, a, centre, width, k, log_slope, rule):
         log_room = tl.log2(tl.maximum(low * high, 1e-30))
         log_mass = log_weight + k * log_room - u * u
         mass = tl.exp2(log_mass)
-        # A power costs less than a division by 1 − y².
+        # exp2 costs less than a division by 1 − y².
         sums = add_node(sums, u, low - high, mass, tl.exp2(log_mass - log_room))
         logs += mass * log_room
     # For k < 1 the escort has poles at the ends of the support. If a window reaches a pole, E[ψ′] gives slopes.
@@ -137,7 +137,7 @@ def _form(mu, deviation, centre, width):
 
 @triton.jit
 def _half_line(b, n, x):
-    """Of each pair: `high`, and the step of w in ln s = high − sinh w."""
+    """`high` and the step of w in ln s = high − sinh w for each pair; b = V/D² and n = z² by `_form`, x = −ν."""
     t = _TAIL_LEFT_OUT / (x + 1.0)
     root = tl.sqrt(2.0 * t)
     above = tl.log(1.0 + t + root)
@@ -147,7 +147,7 @@ def _half_line(b, n, x):
 
 @triton.jit
 def _tail_at(a, b, n, high, w, x):
-    """At the node w: s, 1/e with e = as + b, n s/e, s − 1 − ln s, and the integrand in w."""
+    """At the node w: s, 1/e with e = as + b, n s/e, s − 1 − ln s, and the integrand in w; x = −ν."""
     growth, shrink = tl.exp(w), tl.exp(-w)
     log_s = high - 0.5 * (growth - shrink)
     s = tl.exp(log_s)
@@ -165,7 +165,7 @@ def _tail_at(a, b, n, high, w, x):
 
 @triton.jit
 def tails(mu, deviation, centre, width, x, log_slope):
-    """r, its slopes in μ, √V and σ_j, and in |ν| with V held fixed; all lack the law's normaliser and 1/√(2π).
+    """r, its slopes in μ, √V, σ_j, and in |ν| with V held fixed, all without the law's normaliser and 1/√(2π).
 
     `deviation` is √V, x is −ν, and `log_slope` is the derivative of ln(normaliser) in |ν|.
     """

@@ -20,8 +20,8 @@ from contmax.kernels.means._gpu_line import LINE
 from contmax.kernels.means._gpu_pairs import launch_of
 from contmax.kernels.means._gpu_plane import PLANE, PLANE_OF_MATRIX
 
-# All measured on an H200. If all contexts have at least _MANY entries, small programs keep the device busy; with up to
-# _FEW_SLOPES slopes, a program has registers for more observations at a time.
+# All measured on an H200. If the contexts have _MANY entries in total, small programs keep the device busy; with up
+# to _FEW_SLOPES slopes, such a program has registers for more observations at a time.
 _MANY, _FEW_SLOPES = 2**16, 2
 # A sequence of more than _MANY_TURNS steps of the loop is divided into parts of at least _TURNS_OF_A_PART steps, until
 # there are _PROGRAMS programs.
@@ -98,9 +98,9 @@ def contexts_bwd_kernel(
     COLUMNS: tl.constexpr,
     MULTIPLIED: tl.constexpr,
 ):
-    """The first programs compute gradients of one density each, if PLACES > 0; the others, blocks of those of values.
+    """If PLACES > 0, each of the first programs has one density's gradients; others have blocks of gradients of values.
 
-    A density has PLACES numbers of its location, and PLACES² of its scale; shares have SHARES rows per example.
+    A location has PLACES numbers, a scale PLACES²; shares have SHARES rows per example, the first of which is read.
     """
     SCALES: tl.constexpr = PLACES * PLACES
     first = examples if PLACES else 0
@@ -132,15 +132,15 @@ def contexts_bwd_kernel(
 
 
 class Contexts:
-    """Contexts of values (B, L, D) of one layout, under densities of one kind; all is float32 and on one device.
+    """Contexts of values (B, L, D) of one layout, under densities of one kind; tensors are float32, on one device.
 
     Args:
         shape: of the values.
         strides: of the values.
-        functions: K, how many functions ψ there are; they are not learned.
+        functions: K, the number of functions ψ, which get no gradients.
         dimension: n, 1 or 2.
         k: 1/(α−1), as the families LINE and PLANE of `contmax.kernels.means` take it.
-        is_matrix: on the plane, whether the scale is Σ, not its Cholesky factor.
+        is_matrix: on the plane, whether the scale is Σ rather than its Cholesky factor.
         device: of all tensors.
     """
 
@@ -233,7 +233,7 @@ contexts_of = cached(LAUNCHES)(Contexts)
 def _launches_of_contexts(shape: tuple[int, ...], strides: tuple[int, ...], slopes: int) -> tuple[int, list[Launch]]:
     """The number of parts of a sequence, and the launches of contexts without slopes and with slopes.
 
-    If few programs would take many steps, several share a sequence, and the caller adds up their results.
+    If few programs would take many steps, several programs share a sequence, and the caller adds up their results.
     """
     batch, length, channels = shape
     # Observations and channels of a step of a program, and its warps.
@@ -258,7 +258,7 @@ def _launches_of_contexts(shape: tuple[int, ...], strides: tuple[int, ...], slop
 
 @cached(LAUNCHES)
 def _launch_of_gradients(shape: tuple[int, ...], shares: int, dimension: int, device: int) -> ReadyLaunch:
-    """`shares`: rows in the shares tensor (0: values need no gradient); `dimension`: N (0: densities need none)."""
+    """`shares`: rows of shares per sequence (0: values need no gradient); `dimension`: N (0: densities need none)."""
     batch, length, channels = shape
     columns = min(power_of_two(channels), 512)
     rows = _WRITTEN // columns

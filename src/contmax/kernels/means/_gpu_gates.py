@@ -18,7 +18,7 @@ from contmax.kernels.gpu._launch import laid_out, resolved
 
 @triton.jit
 def _place(may_ptr, row, queries, length, columns, inside, HAS_MASK: tl.constexpr):
-    """Positions that may be attended, the centres of their cells, and the side of a cell, as float32."""
+    """Whether each position may be attended, and in float32 the centre of its cell in [0, 1] and the side of a cell."""
     if HAS_MASK:
         may = tl.load(may_ptr + (row // queries) * length + columns, mask=inside, other=0) != 0
         counted = may.to(tl.int32)
@@ -170,6 +170,6 @@ def _bytes(may: Tensor | None) -> Tensor | None:
 
 @cached(LAUNCHES)
 def _launch(kernel: Any, rows: int, numbers: tuple[int | float, ...], **kinds: bool) -> Launch:
-    """The launch with a row in each program; numbers[1] is the length of a row."""
+    """The launch of one program per row; numbers[1] is the length of a row."""
     block = power_of_two(int(numbers[1]))
     return Launch(kernel, (rows,), numbers, kinds | {"BLOCK": block}, min(max(block // 256, 1), 16), contracts=True)

@@ -47,7 +47,7 @@ def _gaussian(mu, sigma, centre, width):
 
 @triton.jit
 def _load_densities(loc_ptr, scale_ptr, row, rows, stretch, K: tl.constexpr, RAISED: tl.constexpr):
-    """Of a block of densities: μ, σ, the half-width, the clamped half-width, and NaN where μ or σ is NaN, else 0."""
+    """Of densities: μ, the scale (σ if RAISED, else a), a, a clamped, and NaN where μ or the scale is NaN, else 0."""
     mu, scale = tl.load(loc_ptr + row, row < rows, other=0.0), tl.load(scale_ptr + row, row < rows, other=1.0)
     half = half_width(scale, stretch, K) if RAISED else scale
     return mu, scale, half, length_in_range(half), nan_from(mu, scale)
@@ -72,7 +72,7 @@ def line_fwd_kernel(
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
-    """r of a block of densities against a block of functions; with SLOPES also ∂r/∂(μ, σ), as (rows, 3, columns).
+    """r of a block of densities against a block of functions; with SLOPES r and ∂r/∂(μ, σ), (rows, 3, columns).
 
     K < 0 stands for k = ∞.
     """
@@ -186,7 +186,7 @@ def rule_of(k: float, device: torch.device) -> tuple[Tensor, ...]:
 
 
 def _law(raised: bool, k: float) -> tuple[tuple[float, float], dict[str, int]]:
-    """The kernels' stretch F and constant, and constants of compilation; `raised`: kernels take σ for the half-width a.
+    """Stretch F, C_k/√(2π) and constants of compilation; `raised`: kernels compute the half-width a from σ.
 
     With C_k the normaliser of (1 − y²)ᵏ on [−1, 1], a = F σ^{2k/(2k+1)} and F = (C_k (2k)ᵏ)^{1/(2k+1)}.
     """
@@ -202,11 +202,11 @@ def _nodes(k: float) -> int:
 
 
 def _block(rows: int, columns: int) -> tuple[int, int, int]:
-    """Densities, functions and warps of one program; if pairs are few, programs are small and therefore many."""
+    """Densities, functions and warps of one program; for few pairs, programs are small, so that there are many."""
     many = rows * columns >= 2**17
     block_columns = min(power_of_two(columns), 512)
     block_rows = max(1, min((512 if many else 128) // block_columns, power_of_two(rows)))
-    # Of many pairs a thread has eight, and loads a node once for all eight.
+    # If pairs are many, a thread takes eight pairs and loads each node once for all eight.
     return block_rows, block_columns, 2 if many else 4
 
 

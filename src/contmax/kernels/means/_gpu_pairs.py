@@ -19,13 +19,13 @@ from contmax.kernels.gpu._launch import laid_out, resolved
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Pairs:
-    """The kernels of one family of densities, and what they are launched with."""
+    """The kernels of one family of densities, and functions that compute their arguments and launches."""
 
     forward: Any  # the kernel of r, and with SLOPES also of ∂r/∂(μ, scale)
     backward: Any  # the kernel of the gradients
     dim: int  # N, 1 on the line and 2 on the plane
-    basis_numbers: int  # numbers per function that a program adds to the gradients of the functions
-    # From numbers of densities and functions in all to densities, functions and warps of one program.
+    basis_numbers: int  # numbers per function in a program's share of the functions' gradients
+    # From total numbers of densities and functions to the densities, functions and warps of one program.
     block: Callable[[int, int], tuple[int, int, int]]
     # From k = 1/(α−1) to the last arguments of both kernels, and their constants of compilation.
     law: Callable[[float], tuple[tuple[float, ...], dict[str, Any]]]

@@ -2,7 +2,7 @@
 
 The rule is that of `contmax.expectations._space_gaussian` for fixed α with k = 1/(α−1) ≥ 1, and for α = 1 (k = ∞). The
 kernels also compute the covariance of the density, V = vLLᵀ with v = F²(l₁₁l₂₂)^{−2p}, p = 1/(2k+2). All arithmetic is
-in float32, except for √v.
+in float32, except for √v and Cholesky factors of Σ.
 """
 
 import math
@@ -97,7 +97,7 @@ def _pairs(mu, tril, root, centre_ptr, basis_ptr, column, columns, norm, order, 
 
 @triton.jit
 def _through_functions(mass, slopes, form):
-    """Slopes in μ_j and L_j from `mass`, which is r, and the slopes in μ and T; all are multiplied by a cotangent."""
+    """Slopes in μ_j and L_j from r (`mass`) and its slopes in μ and T; a cotangent multiplies inputs and results."""
     by_1, by_2, by_11, by_21, by_22 = slopes
     y_1, y_2, k_11, k_21, k_22, first, second = form
     by_first = -(y_1 * by_1 + k_11 * by_11) - mass / first
@@ -227,7 +227,7 @@ def plane_bwd_kernel(
 
 @DeviceCache
 def rule_of(_: float, device: torch.device) -> tuple[Tensor, ...]:
-    """sinh u and cosh u at the nodes u of the path."""
+    """sinh u and cosh u at the nodes u of the path, for every k."""
     return hyperbola_nodes(SINGLE, device)
 
 
@@ -237,7 +237,7 @@ def _law(is_matrix: bool, k: float) -> tuple[tuple[float, ...], dict[str, int]]:
     if math.isinf(k):
         return (1.0, 0.0, 1.0, 2.0), kinds
     order = k + 2
-    # v = R²/(2k + 4), with R such that the density, whose height is (R²/2k)ᵏ, integrates to one.
+    # F² = R²/(2k + 4): for L = I the density of height (R²/2k)ᵏ on a disc of radius R integrates to one.
     factor = math.sqrt(((k + 1) * (2 * k) ** k / math.pi) ** (1 / (k + 1)) / (2 * k + 4))
     norm = math.exp(math.lgamma(order) + order + (1 - order) * math.log(order)) / (2 * math.pi)
     return (factor, 0.5 / (k + 1), norm, order), kinds

@@ -1,4 +1,4 @@
-"""The mean of a Gaussian on the plane over the law of its scale, of every pair of a block, in float32.
+"""The mean of a Gaussian on the plane over the law of its scale, for every pair of a block, in float32.
 
 The arithmetic is that of `contmax.expectations._scale_law` and `contmax.expectations._plane_form`, which explain the
 numbers a, b, c, n, g of a pair and the path. Polynomials of arg, sin and cos are from Cephes.
@@ -121,7 +121,7 @@ def _term(a, b, c, n, g, order, vertex, size, bend, rise, run):
 def mean_and_slopes(a, b, c, n, g, order, rises, runs):
     """The mean of each pair and its slopes in a, b, c, n, g, without the factor of its form and the law's normaliser.
 
-    The compiler removes slopes that a kernel does not read.
+    `rises` and `runs` point to sinh u and cosh u at the nodes u. The compiler removes slopes that are not read.
     """
     vertex, size, bend = _place(a, b, c, n, g, order)
     value, by_a, by_b = tl.zeros_like(a), tl.zeros_like(a), tl.zeros_like(a)

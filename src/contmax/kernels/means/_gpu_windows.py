@@ -7,8 +7,8 @@ slopes are clamped, so that no parameters make them overflow.
 import triton
 import triton.language as tl
 
-# Lengths are clamped to the range of the first two numbers, distances to the second, slopes to the third. Products of
-# two lengths stay finite, and r = E_p[ψ] of distant pairs still underflows.
+# Lengths are clamped to [SHORTEST, LONGEST], distances to ±LONGEST, slopes to ±STEEPEST. Products of two lengths stay
+# finite, and r = E_p[ψ] of distant pairs still underflows.
 SHORTEST, LONGEST, STEEPEST = tl.constexpr(1e-18), tl.constexpr(1e18), tl.constexpr(1e33)
 # The half-width of a window, in standard deviations.
 REACH, INVERSE_REACH = tl.constexpr(5.6), tl.constexpr(1 / 5.6)
@@ -65,11 +65,11 @@ def half_width(scale, stretch, K: tl.constexpr):
 def window(mu, a, inverse_a, centre, width, inverse_width, wide_from):
     """The window of each pair: z = z₀ + dz·x, 1 + y = left + span·x, 1 − y = right + span·(1 − x).
 
-    x is in [0, 1], and z in units of √(2/ln 2), for exp2. The last result is whether p is narrow, a/σ_j ≤ `wide_from`.
+    x is in [0, 1], and z in units of √(2 ln 2), for exp2. The last result is whether p is narrow, a/σ_j ≤ `wide_from`.
     """
     offset, ratio, inverse_ratio = distance(centre, mu), width * inverse_a, a * inverse_width
     narrow = inverse_ratio <= wide_from
-    # The ends of the support are ±1 in units of a, and (±a − δ)/σ_j in units of σ_j from μ_j; δ = μ_j − μ.
+    # Ends of the support are ±1 in (t − μ)/a for narrow densities, else (±a − δ)/σ_j in (t − μ_j)/σ_j; δ = μ_j − μ.
     end = tl.where(narrow, 1.0, (a - offset) * inverse_width)
     start = tl.where(narrow, -1.0, (a + offset) * (inverse_width * -1.0))
     middle = tl.where(narrow, offset * inverse_a, 0.0)
@@ -102,7 +102,7 @@ def _at(z, dz, left, right, span, x, rest, log_weight, K: tl.constexpr):
 
 @triton.jit
 def node(rule, n, mirrored: tl.constexpr, PAIRS: tl.constexpr):
-    """x, 1 − x and log₂ w of node n, or of its mirror image in the middle of the window."""
+    """x, 1 − x and log₂ w of node n, or of its mirror image about the middle of the window."""
     x, rest = tl.load(rule + n), tl.load(rule + 2 * PAIRS - 1 - n)
     log_weight = tl.load(rule + 2 * PAIRS + n)
     if mirrored:
@@ -112,14 +112,14 @@ def node(rule, n, mirrored: tl.constexpr, PAIRS: tl.constexpr):
 
 @triton.jit
 def no_sums(like):
-    """The sums of `add_node` before the first node."""
+    """The six sums of `add_node` before the first node: zeros."""
     zero = tl.zeros_like(like)
     return zero, zero, zero, zero, zero, zero
 
 
 @triton.jit
 def add_node(sums, u, place, mass, escort):
-    """Add a node to the sums of mass, mass·u, mass·u·place, mass·u², escort·place and escort·place²."""
+    """Add a node's mass, mass·u, mass·u·place, mass·u², escort·place and escort·place² to these six sums."""
     masses, by_loc, by_half, by_width, wide_loc, wide_half = sums
     moved, tilted = mass * u, escort * place
     by_loc, by_half, by_width = by_loc + moved, by_half + moved * place, by_width + moved * u

@@ -13,7 +13,7 @@ from contmax._backend import Backend, backend_of
 from contmax._eager import is_eager
 from contmax._operator import operator
 
-# Families of densities that Triton's kernels take, each with its `scale` and its `number`.
+# Families of densities that Triton's kernels take; comments name the arguments `scale` and `number` of each.
 LINE = "line"  # σ; k = 1/(α−1), one of 0, …, 4 and ∞
 INTERVAL = "interval"  # half the length of the support; k = 0
 ANY_ALPHA = "any alpha"  # σ; α, unless α is the tensor `index`
@@ -85,7 +85,7 @@ def gaussian_mean_gradients(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Gradients of loc, scale, α, centre and width from `cotangent`, the gradient of the means, (*batch, K).
 
-    The gradient of α has shape (0,) except for ANY_ALPHA; so have those of centre and width unless `needs_basis`.
+    Gradients have shape (0,) for α unless the family is ANY_ALPHA, and for centre and width unless `needs_basis`.
     """
     gradients: tuple[Tensor, Tensor, Tensor, Tensor, Tensor] = _family(family).gradients(
         cotangent, loc, scale, index, centre, width, number, needs_basis
