@@ -105,8 +105,19 @@ class _LinearLosses(torch.autograd.Function):
     """Losses (T,) by blocks of logits; a backward pass that may be differentiated computes all logits at once."""
 
     @staticmethod
-    def forward(*inputs: Any) -> tuple[Tensor, ...]:
-        return linear_losses(LinearLoss(*inputs[:6]), *inputs[6:])
+    def forward(
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        ids: Tensor,
+        alpha: float,
+        smoothing: float,
+        fused: bool,
+        needs_hidden: bool,
+        needs_weight: bool,
+    ) -> tuple[Tensor, ...]:
+        loss = LinearLoss(hidden, weight, bias, ids, alpha, smoothing)
+        return linear_losses(loss, fused, needs_hidden, needs_weight)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:

@@ -97,8 +97,10 @@ class _FusedLoss(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(*inputs: Any) -> tuple[Tensor, Tensor]:
-        return row_losses(*inputs)
+    def forward(
+        z: Tensor, target: Tensor, mask: Tensor | None, alpha: float, smoothing: float
+    ) -> tuple[Tensor, Tensor]:
+        return row_losses(z, target, mask, alpha, smoothing)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:

@@ -33,8 +33,15 @@ class _Entmax(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(*inputs: Any) -> Tensor:
-        return regularized_argmax(*inputs)
+    def forward(
+        scores: Tensor,
+        alpha: float | Tensor,
+        mask: Tensor | None,
+        weights: Tensor | None,
+        dtype: torch.dtype,
+        backend: Backend,
+    ) -> Tensor:
+        return regularized_argmax(scores, alpha, mask, weights, dtype, backend)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
