@@ -87,7 +87,7 @@ class Segments:
         return ((self.alpha - 1) * self.drop).detach().abs() < _FLAT
 
     def _far_power(self, exponent: Tensor) -> Tensor:
-        """e^{exponent·d}; 0 on nearly flat segments."""
+        """e^{exponent·d}; unused 0 if nearly flat."""
         return torch.where(self._near, 0, (exponent * torch.where(self._near, 0, self.drop)).exp())
 
     def mean_power(self, c: float | Tensor) -> Float[Tensor, "..."]:

@@ -21,7 +21,7 @@ from contmax.basis._basis import rounding_warning
 _warned_of_distance: "weakref.WeakSet[Basis]" = weakref.WeakSet()
 _warned_of_rounding: "weakref.WeakSet[Basis]" = weakref.WeakSet()
 _compared_with_unit_cube: "weakref.WeakSet[Basis]" = weakref.WeakSet()
-# A basis reaches a point where a function has at least this share of the largest value at the centre of the basis.
+# A basis reaches a point if its largest value there is at least this share of the largest value at its centre.
 _REACHED = 1e-3
 # Functions are unused if at least this share of a side of the basis lies outside [0, 1].
 _MOST_OUTSIDE = 0.5

@@ -1,6 +1,6 @@
-"""E_p[ψ] on a CPU by numba's kernels: from tensors to arrays, and over threads.
+"""E_p[ψ] on a CPU by numba's kernels, split over threads.
 
-These functions take eager CPU tensors only.
+These functions take eager CPU tensors; the kernels get arrays.
 """
 
 import math
@@ -27,7 +27,7 @@ def window_values(
     rule: tuple[Tensor, Tensor],
     with_slopes: bool,
 ) -> tuple[Tensor, Tensor | None]:
-    """E_p[ψ] of β-Gaussians of half-width a, and its slopes, by windows.
+    """E_p[ψ] of β-Gaussians of half-width a, by quadrature in windows.
 
     Args:
         loc: μ, (*batch), float32 or float64, the dtype of all tensors.

@@ -1,7 +1,7 @@
 """r = E_p[ψ] on the line for any α, one for each density, and its gradients; programs take one density at a time.
 
-α alone decides which rule fits, so all pairs of a program take one branch: heavy tails, bells, or densities with
-visible ends. The host never reads α. The torch reference is `contmax.expectations._line_scales`.
+α alone decides which rule fits, so all pairs of a program take one branch: `tails` for small α, `bell` near
+α = 1, or `edges`. The host never reads α. The torch reference is `contmax.expectations._line_scales`.
 
 With t = μ + bξ the density in ξ is C(ε) (1 − εξ²)^{1/ε}, ε = α − 1, which is exp(−ξ²)/√π at ε = 0. The formulas for b
 and C are those of `contmax.densities._profile`, `contmax.numerics._gamma_ratio` and `stirling_factor` in

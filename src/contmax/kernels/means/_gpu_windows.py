@@ -135,8 +135,8 @@ def values_and_slopes(sums, size, inverse_width, inverse_a, narrow, unit, power)
     masses, by_loc, by_half, by_width, wide_loc, wide_half = sums
     share = size * tl.where(narrow, inverse_width * -INVERSE_ROOT, inverse_a)
     by_loc = tl.where(narrow, by_loc, (power * unit) * wide_loc) * share
-    # (2k+1)y² − 1 = 2k y² − (1 − y²). With 1 − (1 − y²) for y² the two sums would be 4k + 1 times as large as their
-    # difference, and digits would cancel.
+    # (2k+1)y² − 1 is summed as 2k y² − (1 − y²). In 2k − (2k+1)(1 − y²) digits would cancel: at y = 0 the terms
+    # are 2k and 2k + 1, their difference −1.
     by_half = tl.where(narrow, unit * by_half, (power * unit * unit) * wide_half - masses) * share
     by_width = (by_width * (INVERSE_ROOT * INVERSE_ROOT) - masses) * size * inverse_width
     return masses * size, by_loc, by_half, by_width

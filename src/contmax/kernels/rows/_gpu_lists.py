@@ -86,10 +86,10 @@ def list_scores(
 ):  # fmt: skip
     """List the scores of a slice that may have mass; for a map also list their places, and write zeros to p.
 
-    PEAKS gets two numbers per slice: its maximum (NaN if it has a NaN or +inf), and a lower bound of the row's
-    maximum + A. For a loss, STATISTICS gets the maxima of tiles. For soft targets Q, SUMS gets five numbers per slice:
-    the three sums of `soft_sums`, whether a target > 0 has score −inf, and the score that was subtracted from all
-    scores in the third sum.
+    PEAKS gets two numbers per slice: its maximum (NaN if it has a NaN or +inf), and a lower bound of (max x) + A
+    of the row x. For a loss, STATISTICS gets the maxima of tiles. For soft targets Q, SUMS gets five numbers per slice:
+    the three sums of `soft_sums`, whether a target > 0 has score −inf, and the maximum that the third sum subtracts
+    from scores.
     """
     r, slice_ = tl.program_id(0), tl.program_id(0) * tl.num_programs(1) + tl.program_id(1)
     row = r + tl.arange(0, 1)
