@@ -87,11 +87,16 @@ def check_grid(observations: torch.Size, dim: int, positions: Tensor | None, gri
         raise ValueError(f"values of {tuple(observations)} positions hold no observation: L = 0. Skip such inputs.")
     if grid is None:
         if positions is None and dim > 1:
-            raise ValueError(f"A domain of dimension {dim} needs a grid of {dim} sizes, or positions (L, {dim}).")
+            raise ValueError(
+                f"A domain of dimension {dim} needs a grid of {dim} sizes, or positions of shape (L, {dim}); got neither. "
+                "Pass grid=(…) when the attention is made or called, or positions=."
+            )
     elif torch.Size(grid).numel() != length or len(grid) != dim or positions is not None:
+        other = f", or make the head with dim={len(grid)} and a basis of that dimension" if len(grid) != dim else ""
         raise ValueError(
-            f"grid {tuple(grid)} does not fit {length} observations in {dim} dimensions: pass {dim} sizes with product "
-            f"{length}, or positions instead, or make the head with dim={len(grid)} and a basis of that dimension."
+            f"grid {tuple(grid)} does not fit: it has {len(grid)} axes and {torch.Size(grid).numel()} cells, but the "
+            f"basis or head has dimension {dim} and there are {length} observations. Pass {dim} sizes with product "
+            f"{length}{other}. With a grid, positions must be None."
         )
 
 
