@@ -88,8 +88,8 @@ def check_grid(observations: torch.Size, dim: int, positions: Tensor | None, gri
     if grid is None:
         if positions is None and dim > 1:
             raise ValueError(
-                f"A domain of dimension {dim} needs a grid of {dim} sizes, or positions of shape (L, {dim}); got neither. "
-                "Pass grid=(…) when the attention is made or called, or positions=."
+                f"A domain of dimension {dim} needs a grid of {dim} sizes, or positions of shape (L, {dim}); got "
+                "neither. Pass grid=(…) when the attention is made or called, or positions=."
             )
     elif torch.Size(grid).numel() != length or len(grid) != dim or positions is not None:
         other = f", or make the head with dim={len(grid)} and a basis of that dimension" if len(grid) != dim else ""
