@@ -21,7 +21,7 @@ from contmax_lab.bench._work import device_ratio, relative_error
 _TIME = "bfloat16, one token: device time / scaled_dot_product_attention"
 _BYTES = "bfloat16, one token: gigabytes of keys and values read per second"
 _ERROR = 1e-2
-# Kernels of torch that decode; its own choice is the slower one for some lengths.
+# Kernels of torch that decode: the faster of them is the unit.
 _KERNELS = (SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION)
 
 
