@@ -89,3 +89,10 @@ def test_no_waiting_and_the_same_bits_in_a_graph_over_a_static_cache():
         replayed = graph.replay()
         assert (replayed - exact).abs().max() < 2e-2
         assert torch.equal(replayed, call())
+
+
+def test_weights_that_half_precision_cannot_hold():
+    """Each of 260,000 weights lies between two numbers of half precision, and both are off by 0.8 %."""
+    key = torch.zeros(1, 1, 260_000, 16, dtype=F16, device=DEVICE)
+    output = entmax_attention(key[:, :, :1], key, torch.ones_like(key))
+    assert (output - 1).abs().max() < 1e-3
