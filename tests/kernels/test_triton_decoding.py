@@ -118,10 +118,12 @@ def test_numbers_of_masked_keys_never_matter(dtype, keys):
     query, key, value = drawn(2, keys, dtype=dtype)
     mask = torch.arange(keys) < keys - 50
     for alpha, sharp in itertools.product((1.5, 1.01), (1.0, 0.0)):
-        exact = entmax_attention(sharp * query, key[..., :-50, :], value[..., :-50, :], alpha=alpha)
-        for x in (torch.nan, torch.inf, -torch.inf):
-            broken = [y.masked_fill(~mask.unsqueeze(-1), x) for y in (key, value)]
-            for options in ({"mask": mask}, {"lengths": torch.tensor([keys - 50])}):
+        without = entmax_attention(sharp * query, key[..., :-50, :], value[..., :-50, :], alpha=alpha)
+        for options in ({"mask": mask}, {"lengths": torch.tensor([keys - 50])}):
+            exact = entmax_attention(sharp * query, key, value, alpha=alpha, **options)
+            assert (exact - without).abs().max() < (2e-6 if dtype == F32 else 2e-3)
+            for x in (torch.nan, torch.inf, -torch.inf):
+                broken = [y.masked_fill(~mask.unsqueeze(-1), x) for y in (key, value)]
                 assert torch.equal(entmax_attention(sharp * query, *broken, alpha=alpha, **options), exact)
 
 
@@ -168,7 +170,7 @@ def test_launches_do_not_depend_on_the_length():
     for keys in (1025, 1999, 2048):
         call = _gpu_attention.AttentionCall(*drawn(1, keys), 1.5, kernels.AttentionOptions(None, None, None, None, 1.0))
         sizes = _sizes.decoding_sizes(1, keys, 1, call.kind.block_width, 4)
-        found.append([x._launch._kinds for x in _gpu_launches.decoding(call.kind, sizes)[-4:]])
+        found.append([x._launch._kinds for x in _gpu_launches.decoding(call.kind, sizes)[-3:]])
     assert found[0] == found[1] == found[2]
 
 

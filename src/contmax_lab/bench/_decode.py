@@ -49,7 +49,7 @@ _CASES = [
 ]
 _SMALL = [_Case(1, 4, 2, 300, 16)]
 # Kinds of scores by the standard deviation of the queries: flat ones give every key weight.
-_KINDS = {"random": 1.0, "flat": 0.0, "a tenth has weight": 0.35}
+_KINDS = {"random": 1.0, "flat": 0.0, "a third of random": 1 / 3}
 
 
 def decode_figures(effort: Effort, clock: Clock) -> Iterator[Figure]:

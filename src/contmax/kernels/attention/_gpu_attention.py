@@ -120,9 +120,9 @@ def decode(query: Tensor, key: Tensor, value: Tensor, alpha: float | Tensor, opt
     scores, maxima = torch.empty(plan.scores_shape, **real), torch.empty(plan.maxima_shape, **real)
     tiles, keys = torch.empty(plan.candidates_shape, **whole), torch.empty(plan.candidates_shape, **whole)
     listed, parts = torch.empty(plan.candidates_shape, **real), torch.empty(plan.parts_shape, **real)
+    finished = torch.empty(plan.finished_shape, **whole)
     states, totals = torch.empty((plan.scores_shape[0], 2), **real), torch.empty(plan.parts_shape[:2], **real)
     plan.score(call.query, call.key, call.mask, call.bias, call.lengths, scores, maxima)
-    plan.solve(call.value, call.lengths, call.alpha, scores, maxima, tiles, keys, listed, states, out)
-    plan.average(call.value, call.lengths, call.alpha, scores, states, parts, totals)
-    plan.join(call.lengths, states, parts, totals, out)
+    plan.solve(call.value, call.lengths, call.alpha, scores, maxima, tiles, keys, listed, states, finished, out)
+    plan.average(call.value, call.lengths, call.alpha, scores, states, finished, parts, totals, out)
     return out

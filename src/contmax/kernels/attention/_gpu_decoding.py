@@ -4,8 +4,9 @@ r"""Attention of few queries over many keys, without gradients: a step of genera
 part of the keys, whose normaliser is a lower bound of the row's normaliser A. `solve_rows`, one program per row (query
 of a head), reads the tiles whose maximum may have mass, solves their candidates, and averages values of the support.
 
-A row with too many candidates is *dense*: its program finds A by passes over all scores. Then `average_values` sums the
-values of spans of keys by products, and `join_means` adds the spans. Without dense rows both kernels return at once.
+A row with too many candidates is *dense*: its program estimates A from a sample of its scores, and solves it by passes
+over all of them. Then `average_values` sums the values of spans of keys by products; the last program adds the spans.
+Without dense rows it returns at once.
 """
 
 from typing import Any, NamedTuple
@@ -31,6 +32,8 @@ from contmax.kernels.rows._gpu_solve import (
     NOTHING,
     climb,
     exceeds,
+    expm1_ratio,
+    first_bound,
     is_climbing,
     newton_step,
     relative_weights,
@@ -42,7 +45,7 @@ from contmax.kernels.rows._gpu_solve import (
 _NEIGHBOURS = tl.constexpr(8)
 _MOST_STEPS = tl.constexpr(40)
 # Arguments that Triton does not specialise: one compiled kernel serves caches of all lengths.
-ANY_LENGTH = ("span", "tiles", "queries", "keys", "diagonal", "spans")
+ANY_LENGTH = ("span", "tiles", "row_blocks", "queries", "keys", "diagonal", "spans")
 
 
 class Queries(NamedTuple):
@@ -131,14 +134,37 @@ def _upper_bound(normaliser, epsilon, size, K: tl.constexpr):
 
 
 @triton.jit
-def _climb_over(X, end, maximum, epsilon, normaliser, t, K: tl.constexpr, ROUGH: tl.constexpr, CHUNK: tl.constexpr):
-    """`climb` for one row of scores X in memory, CHUNK at a time; returns the normaliser and t, (1,) each."""
+def _estimate(X, end, maximum, epsilon, K: tl.constexpr, SAMPLE: tl.constexpr):
+    """An estimate of the normaliser A and t of a row of scores X in memory, (1,) each, from a sample.
+
+    SAMPLE of n scores should hold SAMPLE/n of the mass: Σ u^k = SAMPLE/n. So s·u are the roots of a sample of scores
+    s·y, for s = (n/SAMPLE)^ε, and t is 1/s times that of the sample.
+    """
+    place = tl.arange(0, SAMPLE)
+    # Runs of eight neighbours, which lie in one sector of memory.
+    run = ((place // 8).to(tl.int64) * end // SAMPLE).to(tl.int32) * 8
+    at = run + place % 8
+    x = tl.load(X + at, mask=at < end, other=NOTHING)[None, :]
+    ratio = tl.log(end * (1.0 / SAMPLE))
+    scale = tl.exp(epsilon * ratio)
+    y = tl.where(x > 0.5 * NOTHING, (x - maximum[:, None]) * scale[:, None], NOTHING)
+    start, t = first_bound(y, epsilon, SAMPLE)
+    normaliser, t = climb(y, epsilon, start, t, K, True)
+    return normaliser / scale + ratio * expm1_ratio(-epsilon * ratio), t / scale
+
+
+@triton.jit
+def _solve_over(X, end, maximum, epsilon, normaliser, t, K: tl.constexpr, ROUGH: tl.constexpr, CHUNK: tl.constexpr):
+    """t, (1,), of a row of scores X in memory, by Newton steps from an estimate of the normaliser A and its t.
+
+    A step from above A leads below it; from there steps climb.
+    """
     column = tl.arange(0, CHUNK)
     steps = 0
     climbing = True
     while climbing:
         weights, escorts = tl.zeros([1, CHUNK], tl.float32), tl.zeros([1, CHUNK], tl.float32)
-        for n in range(0, end, CHUNK):
+        for n in tl.range(0, end, CHUNK, num_stages=5):
             x = tl.load(X + n + column, mask=n + column < end, other=NOTHING)[None, :]
             y = tl.where(x > 0.5 * NOTHING, x - maximum[:, None], NOTHING)
             weight, escort = relative_weights(y, t, epsilon, K, ROUGH)
@@ -150,11 +176,12 @@ def _climb_over(X, end, maximum, epsilon, normaliser, t, K: tl.constexpr, ROUGH:
         if K != 1:
             exceeding = exceeds(total, normaliser, t, epsilon, K, ROUGH)
             moves = (moves | exceeding) if ROUGH else (moves & exceeding)
+        moves = moves | is_climbing(-step, t, K, ROUGH)
         normaliser += step
         t -= epsilon * step
         steps += 1
         climbing = (tl.max(moves.to(tl.int32), 0) > 0) & (steps < _MOST_STEPS)
-    return normaliser, t
+    return t
 
 
 @triton.jit
@@ -202,19 +229,24 @@ def _mean_of_candidates(
     KEYS, LISTED = memory
     candidate = tl.arange(0, CANDIDATES)
     y = tl.load(LISTED + candidate, mask=candidate < found, other=NOTHING)[None, :]
+    key = tl.load(KEYS + candidate, mask=candidate < found, other=0)
     _, _, weight, total, _ = solved_from(y, epsilon, normaliser, 1.0 - epsilon * normaliser, K, ROUGH)
     p = tl.reshape(weight / total[:, None], [CANDIDATES])
-    tl.debug_barrier()  # all threads have read the scores
-    tl.store(LISTED + candidate, p, mask=candidate < found)
+    has_weight = (p > 0.0).to(tl.int32)
+    at = tl.cumsum(has_weight, 0) - 1
+    tl.debug_barrier()  # all threads have read the lists
+    tl.store(LISTED + at, p, mask=has_weight > 0)
+    tl.store(KEYS + at, key, mask=has_weight > 0)
     tl.debug_barrier()
+    size = tl.sum(has_weight, 0)
     c = tl.arange(0, VALUE_WIDTH)
     mean = tl.zeros([TOGETHER, VALUE_WIDTH], tl.float32)
-    for n in range(0, found, TOGETHER):
+    for n in range(0, size, TOGETHER):
         slot = n + tl.arange(0, TOGETHER)
-        weights = tl.load(LISTED + slot, mask=slot < found, other=0.0)
-        key = tl.load(KEYS + slot, mask=slot < found, other=0).to(tl.int64)
-        wanted = (weights > 0.0)[:, None] & (c < C)[None, :]
-        v = tl.load(V + (key * vj)[:, None] + c[None, :], mask=wanted, other=0.0)
+        inside = slot < size
+        weights = tl.load(LISTED + slot, mask=inside, other=0.0)
+        at_value = tl.load(KEYS + slot, mask=inside, other=0).to(tl.int64) * vj
+        v = tl.load(V + at_value[:, None] + c[None, :], mask=inside[:, None] & (c < C)[None, :], other=0.0)
         mean += weights[:, None] * v.to(tl.float32)
     return tl.sum(mean, 0)
 
@@ -228,11 +260,12 @@ def _store_mean(OUT, mean, C: tl.constexpr):
 
 @triton.jit(do_not_specialize=ANY_LENGTH)
 def solve_rows(
-    V, LENGTHS, A, SCORES, MAXIMA, TILES, KEYS, LISTED, STATES, OUT,
-    tiles, queries, keys, diagonal, heads, group, fixed_epsilon, vb, vh, vj,
+    V, LENGTHS, A, SCORES, MAXIMA, TILES, KEYS, LISTED, STATES, FINISHED, OUT,
+    tiles, row_blocks, queries, keys, diagonal, heads, group, fixed_epsilon, vb, vh, vj,
     ORDER: tl.constexpr, PER_HEAD: tl.constexpr, CAUSAL: tl.constexpr, HAS_LENGTHS: tl.constexpr,
     C: tl.constexpr, VALUE_WIDTH: tl.constexpr, COLUMNS: tl.constexpr, WIDE: tl.constexpr,
-    CANDIDATES: tl.constexpr, CHUNK: tl.constexpr, TOGETHER: tl.constexpr,
+    CANDIDATES: tl.constexpr, SAMPLE: tl.constexpr, CHUNK: tl.constexpr, TILES_TOGETHER: tl.constexpr,
+    VALUES_TOGETHER: tl.constexpr,
 ):  # fmt: skip
     """Write OUT (B·H·Q, C) of rows that are not dense, and STATES (B·H·Q, 2): maximum and t of dense rows, else t = 0.
 
@@ -247,6 +280,8 @@ def solve_rows(
     SCORES += row * (tiles // LANES * COLUMNS)
     memory = (KEYS + row * CANDIDATES, LISTED + row * CANDIDATES)
     STATES, OUT = STATES + row * 2, OUT + row * C
+    if row < tl.num_programs(0) // (group * queries) * row_blocks:
+        tl.store(FINISHED + row, 0)
     tile = tl.arange(0, WIDE)
     exists = tile < (end + COLUMNS - 1) // COLUMNS * LANES
     maxima = tl.load(MAXIMA + row * tiles + tile, mask=exists, other=NOTHING)[None, :]
@@ -265,32 +300,38 @@ def solve_rows(
         below = _upper_bound(normaliser, epsilon, tl.abs(maximum), ORDER)
         is_live = tl.reshape((y > below[:, None]).to(tl.int32), [WIDE])
         found = _list_candidates(
-            SCORES, TILES + row * CANDIDATES, memory, is_live, tile, maximum, below, COLUMNS, CANDIDATES, TOGETHER
+            SCORES, TILES + row * CANDIDATES, memory, is_live, tile, maximum, below, COLUMNS, CANDIDATES,
+            TILES_TOGETHER,
         )  # fmt: skip
         if found <= CANDIDATES:
             V += b * vb + (h // group) * vh
             mean = _mean_of_candidates(
-                V, vj, memory, found, epsilon, normaliser, ORDER, ROUGH, C, VALUE_WIDTH, CANDIDATES, TOGETHER
+                V, vj, memory, found, epsilon, normaliser, ORDER, ROUGH, C, VALUE_WIDTH, CANDIDATES,
+                VALUES_TOGETHER,
             )  # fmt: skip
             tl.store(STATES + 1, 0.0)
             _store_mean(OUT, mean, C)
         else:
-            first = 1.0 - epsilon * normaliser
-            _, t = _climb_over(SCORES, end, maximum, epsilon, normaliser, first, ORDER, ROUGH, CHUNK)
+            estimate, t = _estimate(SCORES, end, maximum, epsilon, ORDER, SAMPLE)
+            t = tl.where(estimate > normaliser, t, 1.0 - epsilon * normaliser)
+            normaliser = tl.maximum(normaliser, estimate)
+            t = _solve_over(SCORES, end, maximum, epsilon, normaliser, t, ORDER, ROUGH, CHUNK)
             tl.store(STATES, tl.max(maximum, 0))
             tl.store(STATES + 1, tl.max(t, 0))
 
 
 @triton.jit(do_not_specialize=ANY_LENGTH)
 def average_values(
-    V, LENGTHS, A, SCORES, STATES, PARTS, TOTALS,
+    V, LENGTHS, A, SCORES, STATES, FINISHED, PARTS, TOTALS, OUT,
     span, tiles, spans, queries, keys, diagonal, heads, group, fixed_epsilon, vb, vh, vj,
     ORDER: tl.constexpr, PER_HEAD: tl.constexpr, CAUSAL: tl.constexpr, HAS_LENGTHS: tl.constexpr,
-    C: tl.constexpr, VALUE_WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    HIDES: tl.constexpr, C: tl.constexpr, VALUE_WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    SPANS_TOGETHER: tl.constexpr,
 ):  # fmt: skip
-    """Write PARTS (B·H·Q, spans, C), weighted sums of values over a span, and TOTALS (B·H·Q, spans), sums of weights.
+    """Write OUT (B·H·Q, C) of dense rows. Weights are divided by their largest, against underflow in half precision.
 
-    Only dense rows are written. Their weights are divided by the row's largest, against underflow in half precision.
+    Each program writes PARTS (B·H·Q, spans, C), weighted sums of values over a span, and TOTALS (B·H·Q, spans), sums of
+    weights. The last to finish among those of the same queries, which FINISHED counts, adds up the spans.
     """
     ROUGH: tl.constexpr = V.dtype.element_ty != tl.float32
     block = _queries_of_program(LENGTHS, queries, keys, diagonal, heads, group, CAUSAL, HAS_LENGTHS, ROWS)
@@ -302,47 +343,41 @@ def average_values(
         maximum = tl.load(STATES + block.row * 2, mask=is_dense, other=0.0)
         epsilon = tl.where(is_dense, epsilon_of_heads(A, fixed_epsilon, block.h, PER_HEAD, ROWS), 0.5)
         largest, _escort = relative_weights(tl.zeros([ROWS, 1], tl.float32), t, epsilon, ORDER, ROUGH)
-        TOGETHER: tl.constexpr = COLUMNS // 2  # half a block: values pass through registers
-        c, place = tl.arange(0, VALUE_WIDTH), tl.arange(0, TOGETHER)
+        c, column = tl.arange(0, VALUE_WIDTH), tl.arange(0, COLUMNS)
         V += block.b * vb + block.g * vh
-        at_value = place[:, None] * vj + c[None, :]
+        at_value = column[:, None] * vj + c[None, :]
         at_score = block.row * (tiles // LANES * COLUMNS)
         part = tl.zeros([ROWS, VALUE_WIDTH], tl.float32)
         totals = tl.zeros([ROWS, LANES], tl.float32)
-        for n in range(begin, tl.minimum(begin + span, block.end), TOGETHER):
-            x = tl.load(SCORES + at_score[:, None] + (n + place)[None, :], mask=is_dense[:, None], other=NOTHING)
+        for n in range(begin, tl.minimum(begin + span, block.end), COLUMNS):
+            x = tl.load(SCORES + at_score[:, None] + (n + column)[None, :], mask=is_dense[:, None], other=NOTHING)
             y = tl.where(x > 0.5 * NOTHING, x - maximum[:, None], NOTHING)
             weight, _ = relative_weights(y, t, epsilon, ORDER, ROUGH)
             weight = tl.where(y > 0.5 * NOTHING, weight / largest, 0.0)
             totals += by_lane(weight)
-            wanted = (tl.max(weight, 0) > 0.0)[:, None] & (c < C)[None, :]
-            v = tl.load(V + start_of(n, vj) + at_value, mask=wanted, other=0.0)
+            is_wanted = n + column < block.end
+            if HIDES:
+                is_wanted = tl.max(weight, 0) > 0.0
+            v = tl.load(V + start_of(n, vj) + at_value, mask=is_wanted[:, None] & (c < C)[None, :], other=0.0)
             part = tl.dot(weight.to(v.dtype), v, part, input_precision=PRECISION)
-        at = block.row * spans + tl.program_id(0)
-        tl.store(PARTS + (at * C)[:, None] + c[None, :], part, mask=is_dense[:, None] & (c < C)[None, :])
-        tl.store(TOTALS + at, tl.sum(totals, 1), mask=is_dense)
-
-
-@triton.jit(do_not_specialize=ANY_LENGTH)
-def join_means(
-    LENGTHS, STATES, PARTS, TOTALS, OUT,
-    span, spans, queries, keys, diagonal, heads,
-    CAUSAL: tl.constexpr, HAS_LENGTHS: tl.constexpr, C: tl.constexpr, VALUE_WIDTH: tl.constexpr,
-    TOGETHER: tl.constexpr,
-):  # fmt: skip
-    """Write OUT (B·H·Q, C) of dense rows, from PARTS and TOTALS of `average_values`."""
-    row = tl.program_id(0).to(tl.int64)
-    if tl.load(STATES + row * 2 + 1) > 0.0:
-        key_count = keys_of(LENGTHS, row // queries // heads, keys, HAS_LENGTHS)
-        end = end_of((row % queries).to(tl.int32), key_count, diagonal, CAUSAL)
-        c = tl.arange(0, VALUE_WIDTH)
-        mean = tl.zeros([TOGETHER, VALUE_WIDTH], tl.float32)
-        totals = tl.zeros([TOGETHER], tl.float32)
-        for n in range(0, (end + span - 1) // span, TOGETHER):
-            at = n + tl.arange(0, TOGETHER)
-            is_span = at * span < end
-            totals += tl.load(TOTALS + row * spans + at, mask=is_span, other=0.0)
-            wanted = is_span[:, None] & (c < C)[None, :]
-            mean += tl.load(PARTS + ((row * spans + at) * C)[:, None] + c[None, :], mask=wanted, other=0.0)
-        total = tl.sum(totals, 0)
-        _store_mean(OUT + row * C, tl.sum(mean, 0) / tl.where(total > 0.0, total, 1.0), C)
+        at = block.row * spans
+        written = (at + tl.program_id(0)) * C
+        tl.store(PARTS + written[:, None] + c[None, :], part, mask=is_dense[:, None] & (c < C)[None, :])
+        tl.store(TOTALS + at + tl.program_id(0), tl.sum(totals, 1), mask=is_dense)
+        tl.debug_barrier()  # all threads have stored
+        count = (block.end + span - 1) // span
+        program = tl.program_id(1) * tl.num_programs(2) + tl.program_id(2)
+        if tl.atomic_add(FINISHED + program, 1) == count - 1:
+            sums_of_values = tl.zeros([ROWS, SPANS_TOGETHER, VALUE_WIDTH], tl.float32)
+            sums_of_weights = tl.zeros([ROWS, SPANS_TOGETHER], tl.float32)
+            for n in tl.range(0, count, SPANS_TOGETHER, num_stages=3):
+                of_span = n + tl.arange(0, SPANS_TOGETHER)
+                wanted = is_dense[:, None] & (of_span < count)[None, :]
+                place = at[:, None] + of_span[None, :]
+                sums_of_weights += tl.load(TOTALS + place, mask=wanted, other=0.0)
+                parts = PARTS + (place * C)[:, :, None] + c[None, None, :]
+                sums_of_values += tl.load(parts, mask=wanted[:, :, None] & (c < C)[None, None, :], other=0.0)
+            total = tl.sum(sums_of_weights, 1)
+            mean = tl.sum(sums_of_values, 1) / tl.where(total > 0.0, total, 1.0)[:, None]
+            at_mean = (block.row * C)[:, None] + c[None, :]
+            tl.store(OUT + at_mean, mean.to(OUT.dtype.element_ty), mask=is_dense[:, None] & (c < C)[None, :])

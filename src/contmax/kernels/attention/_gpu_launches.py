@@ -8,7 +8,7 @@ from contmax._caches import cached
 from contmax.kernels._counting import blocks_of, power_of_two
 from contmax.kernels.attention._gpu_call import AttentionKind
 from contmax.kernels.attention._gpu_candidates import list_keys, list_undecided
-from contmax.kernels.attention._gpu_decoding import average_values, join_means, score_keys, solve_rows
+from contmax.kernels.attention._gpu_decoding import average_values, score_keys, solve_rows
 from contmax.kernels.attention._gpu_dense import attend_dense, solve_dense
 from contmax.kernels.attention._gpu_dense_backward import dense_keys_backward, dense_queries_backward
 from contmax.kernels.attention._gpu_listed import (
@@ -29,10 +29,10 @@ _LISTED_TOGETHER, _THREADS_OF_A_ROW, _MANY_MAXIMA = 16, 8, 256
 _LONG_TILE = 512
 # The most keys in undecided tiles of a row: L/_UNDECIDED_SHARE, or _FEW_UNDECIDED if that is more.
 _UNDECIDED_SHARE, _FEW_UNDECIDED = 16, 256
-# Decoding: the most candidates per row, scores per load of rows with more, and tiles or keys per load.
-_CANDIDATES, _CHUNK, _TOGETHER = 1024, 4096, 32
-# A row of decoding is solved by eight warps for every _MANY_TILES tiles; a program has up to _MOST_WARPS.
-_MANY_TILES, _MOST_WARPS = 4096, 32
+# Decoding: the most candidates per row; tiles, values, spans and scores of dense rows that are loaded at once.
+_CANDIDATES, _TILES, _VALUES, _SPANS, _CHUNK = 1024, 128, 64, 4, 2048
+# A row of decoding is solved by a warp for every _TILES_OF_A_WARP tiles, at least four and at most 32.
+_TILES_OF_A_WARP = 1024
 
 
 class Listing(NamedTuple):
@@ -203,18 +203,19 @@ class Decoding(NamedTuple):
         scores_shape: (B·H·Q, keys rounded up to whole blocks), float32.
         maxima_shape: (B·H·Q, tiles), float32.
         candidates_shape: (B·H·Q, _CANDIDATES), for TILES, KEYS and LISTED of `solve_rows`.
+        finished_shape: (B·G · programs along the queries,), int32.
         parts_shape: (B·H·Q, spans, c), float32.
-        score, solve, average, join: launches of `score_keys`, `solve_rows`, `average_values` and `join_means`.
+        score, solve, average: launches of `score_keys`, `solve_rows` and `average_values`.
     """
 
     scores_shape: tuple[int, ...]
     maxima_shape: tuple[int, ...]
     candidates_shape: tuple[int, ...]
+    finished_shape: tuple[int, ...]
     parts_shape: tuple[int, ...]
     score: ReadyLaunch
     solve: ReadyLaunch
     average: ReadyLaunch
-    join: ReadyLaunch
 
 
 @cached(LAUNCHES)
@@ -223,17 +224,20 @@ def decoding(kind: AttentionKind, sizes: DecodingSizes) -> Decoding:
     rows = kind.all_heads * kind.queries
     wide = max(power_of_two(sizes.tiles), 64)
     named: dict[str, Any] = {**sizes._asdict(), "ROWS": sizes.rows, "COLUMNS": sizes.columns, "WIDE": wide}
-    named |= {"CANDIDATES": _CANDIDATES, "CHUNK": _CHUNK, "TOGETHER": _TOGETHER}
+    warps = min(max(4, wide // _TILES_OF_A_WARP), 32)
+    named |= {"CANDIDATES": _CANDIDATES, "SAMPLE": _CHUNK, "CHUNK": max(_CHUNK, 256 * warps)}
+    named |= {"TILES_TOGETHER": _TILES, "VALUES_TOGETHER": _VALUES, "SPANS_TOGETHER": _SPANS}
+    named["HIDES"] = kind.mask_strides is not None or kind.bias_strides is not None
     blocks = (sizes.spans, kind.all_groups, sizes.row_blocks)
     return Decoding(
         (rows, blocks_of(kind.keys, sizes.columns) * sizes.columns),
         (rows, sizes.tiles),
         (rows, _CANDIDATES),
+        (kind.all_groups * sizes.row_blocks,),
         (rows, sizes.spans, kind.value_channels),
-        _launch(kind, score_keys, blocks, 4, stages=3, **named),
-        _launch(kind, solve_rows, (rows,), min(8 * blocks_of(wide, _MANY_TILES), _MOST_WARPS), **named),
-        _launch(kind, average_values, blocks, 4, stages=3, **named),
-        _launch(kind, join_means, (rows,), 4, **named),
+        _launch(kind, score_keys, blocks, 8, stages=3, **named),
+        _launch(kind, solve_rows, (rows,), warps, **named),
+        _launch(kind, average_values, blocks, 8, stages=3, **named),
     )
 
 

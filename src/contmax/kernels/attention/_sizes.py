@@ -133,8 +133,11 @@ def _for_heads(tuning: Tuning, width: int, item: int, is_large: bool) -> Tuning:
 
 TUNING = Tuning()
 
-# Decoding: the most keys and the most bytes per block of keys; the number of programs that a GPU runs at once.
-_DECODED_TOGETHER, _BYTES_OF_BLOCK, _PROGRAMS = 128, 2**15, 528
+# Decoding: the most keys and the most bytes per block of keys.
+_DECODED_TOGETHER, _BYTES_OF_BLOCK = 128, 2**15
+# Decoding: the number of programs that a GPU runs at once, and the most blocks per program. Programs of many blocks
+# would not all end together.
+_PROGRAMS, _MOST_BLOCKS = 132, 32
 # Tiles per block of keys, and the most per row: one program holds all tile maxima of a row.
 _TILES_OF_BLOCK, _MOST_TILES = 4, 2**15
 
@@ -164,7 +167,7 @@ def decoding_sizes(queries: int, keys: int, heads: int, width: int, item: int) -
     rows = min(max(power_of_two(queries), 16), 64)
     row_blocks, columns = blocks_of(queries, rows), _decoded_together(width, item)
     blocks = blocks_of(keys, columns)
-    span = blocks_of(blocks * heads * row_blocks, _PROGRAMS)
+    span = min(blocks_of(blocks * heads * row_blocks, _PROGRAMS), _MOST_BLOCKS)
     return DecodingSizes(rows, row_blocks, columns, span * columns, blocks_of(blocks, span), blocks * _TILES_OF_BLOCK)
 
 
