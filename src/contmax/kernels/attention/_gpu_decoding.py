@@ -164,7 +164,7 @@ def _solve_over(X, end, maximum, epsilon, normaliser, t, K: tl.constexpr, ROUGH:
     climbing = True
     while climbing:
         weights, escorts = tl.zeros([1, CHUNK], tl.float32), tl.zeros([1, CHUNK], tl.float32)
-        for n in tl.range(0, end, CHUNK, num_stages=5):
+        for n in tl.range(0, end, CHUNK, num_stages=3):
             x = tl.load(X + n + column, mask=n + column < end, other=NOTHING)[None, :]
             y = tl.where(x > 0.5 * NOTHING, x - maximum[:, None], NOTHING)
             weight, escort = relative_weights(y, t, epsilon, K, ROUGH)

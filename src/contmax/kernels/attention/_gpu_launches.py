@@ -31,8 +31,9 @@ _LONG_TILE = 512
 _UNDECIDED_SHARE, _FEW_UNDECIDED = 16, 256
 # Decoding: the most candidates per row; tiles, values, spans and scores of dense rows that are loaded at once.
 _CANDIDATES, _TILES, _VALUES, _SPANS, _CHUNK = 1024, 128, 64, 4, 2048
-# A row of decoding is solved by a warp for every _TILES_OF_A_WARP tiles, at least four and at most 32.
-_TILES_OF_A_WARP = 1024
+# A row of decoding is solved by a warp for every _TILES_OF_A_WARP tiles, but by four at least, or by eight where there
+# are at most _FEW_ROWS rows, about one per multiprocessor.
+_TILES_OF_A_WARP, _FEW_ROWS = 1024, 132
 
 
 class Listing(NamedTuple):
@@ -224,7 +225,7 @@ def decoding(kind: AttentionKind, sizes: DecodingSizes) -> Decoding:
     rows = kind.all_heads * kind.queries
     wide = max(power_of_two(sizes.tiles), 64)
     named: dict[str, Any] = {**sizes._asdict(), "ROWS": sizes.rows, "COLUMNS": sizes.columns, "WIDE": wide}
-    warps = min(max(4, wide // _TILES_OF_A_WARP), 32)
+    warps = min(max(8 if rows <= _FEW_ROWS else 4, wide // _TILES_OF_A_WARP), 32)
     named |= {"CANDIDATES": _CANDIDATES, "SAMPLE": _CHUNK, "CHUNK": max(_CHUNK, 256 * warps)}
     named |= {"TILES_TOGETHER": _TILES, "VALUES_TOGETHER": _VALUES, "SPANS_TOGETHER": _SPANS}
     named["HIDES"] = kind.mask_strides is not None or kind.bias_strides is not None

@@ -137,7 +137,7 @@ TUNING = Tuning()
 _DECODED_TOGETHER, _BYTES_OF_BLOCK = 128, 2**15
 # Decoding: the number of programs that a GPU runs at once, and the most blocks per program. Programs of many blocks
 # would not all end together.
-_PROGRAMS, _MOST_BLOCKS = 132, 32
+_PROGRAMS, _MOST_BLOCKS = 264, 32
 # Tiles per block of keys, and the most per row: one program holds all tile maxima of a row.
 _TILES_OF_BLOCK, _MOST_TILES = 4, 2**15
 
