@@ -25,6 +25,8 @@ indices = st.one_of(st.sampled_from([1.0, 1.5, 2.0, 4 / 3, 1.25, 1.001, 2.5, 1 +
     is_causal=st.booleans(),
     is_masked=st.booleans(),
     has_length=st.booleans(),
+    window=st.sampled_from([None, None, (0, 0), (3, 0), (None, 1), (20, 40)]),
+    sequences=st.integers(0, 4),
     scale=st.sampled_from([None, 0.0, 1.0, -0.5, 30.0]),
     seed=seeds,
 )
@@ -39,6 +41,8 @@ def entmax_attention(
     is_causal: bool,
     is_masked: bool,
     has_length: bool,
+    window: tuple[int | None, int | None] | None,
+    sequences: int,
     scale: float | None,
     seed: int,
 ) -> int:
@@ -52,10 +56,26 @@ def entmax_attention(
     value = rows("normal", groups * keys, 3, dtype, seed + 2).view(groups, keys, 3)
     mask = some(heads * queries, keys, seed).view(heads, queries, keys) if is_masked else None
     allowed = torch.ones(heads, queries, keys, dtype=torch.bool) if mask is None else mask
-    if is_causal:
-        allowed = allowed & torch.ones(queries, keys, dtype=torch.bool).tril(keys - queries)
+    # How far a key lies ahead of the key that a query is aligned with.
+    ahead = torch.arange(keys) - torch.arange(queries).unsqueeze(1) - (keys - queries)
     options = {"alpha": alpha, "mask": mask, "is_causal": is_causal, "scale": scale, "enable_gqa": shared > 1}
-    if has_length:
+    if sequences:
+        generator = torch.Generator().manual_seed(seed)
+        offsets = [torch.randint(n + 1, (sequences,), generator=generator).sort()[0] for n in (queries, keys)]
+        of_query, of_key = (
+            torch.searchsorted(x, torch.arange(n), right=True) for x, n in zip(offsets, (queries, keys), strict=True)
+        )
+        options["cu_seqlens"] = tuple(torch.cat([x.new_zeros(1), x]) for x in offsets)
+        allowed = allowed & (of_query.unsqueeze(1) == of_key) & (of_key < sequences)
+        ends = [torch.cat([x, x[-1:]]) for x in offsets]
+        ahead = (torch.arange(keys) - ends[1][of_key]) - (torch.arange(queries) - ends[0][of_query]).unsqueeze(1)
+    if is_causal:
+        allowed = allowed & (ahead <= 0)
+    if window is not None:
+        options["window"] = window
+        left, right = (keys + queries if x is None else x for x in window)
+        allowed = allowed & (ahead >= -left) & (ahead <= right)
+    if has_length and not sequences:
         options["lengths"] = torch.tensor(seed % (keys + 1))
         allowed = allowed & (torch.arange(keys) < options["lengths"])
     seen = allowed.view(groups, shared * queries, keys).any(1).unsqueeze(-1)

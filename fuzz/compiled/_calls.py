@@ -31,6 +31,7 @@ def few() -> None:
     map_of_rows(SHORT, BEYOND_TWO, F32)
     linear_loss(BF16, COMMONEST)
     attention(BF16, COMMONEST, keys=1100, is_causal=True)
+    attention(BF16, COMMONEST, keys=1100, window=(300, 0))
     decoding(BF16, COMMONEST)
     contexts(COMMONEST)
     line_of_any_alpha(1.7)
@@ -125,6 +126,8 @@ def attentions(dtype: torch.dtype) -> None:
     for alpha in alphas:
         attention(dtype, alpha, keys=many_keys, is_causal=True)
     attention(dtype, COMMONEST, keys=few_keys, is_causal=True)
+    for keys in (few_keys, many_keys):
+        attention(dtype, per_head, keys=keys, window=(50, 3))
     changes = {"mask": torch.ones(64, many_keys, dtype=torch.bool), "bias": torch.zeros(1, 64, many_keys)}
     attention(dtype, per_head, keys=many_keys, lengths=torch.tensor([70]), **changes)
     shapes: Sequence[tuple[int, int]] = ((20, 20), (64, 64), (128, 128), (64, 32), (1, 3))

@@ -169,6 +169,8 @@ def _options(
     if case.happens(0.25):
         # Also none at all, and more than there are.
         options["lengths"] = case.integers(keys + 20, batch)
+    if case.happens(0.2):
+        options["window"] = (case.choose((None, 0, 10, 300, keys)), case.choose((None, 0, 5, 200)))
     if case.happens(0.15):
         options["scale"] = case.choose((0.3, -0.2, 0.0))
     if case.happens(0.25) and not plain:
@@ -256,6 +258,12 @@ def _scores(given: _Given, places: Tensor | None = None) -> tuple[Tensor, Tensor
     allowed = torch.ones_like(scores, dtype=torch.bool)
     if given.options["is_causal"]:
         allowed &= column <= place[:, None] + keys - queries
+    if "window" in given.options:
+        left, right = given.options["window"]
+        ahead = column - (place[:, None] + keys - queries)
+        allowed &= (ahead >= -(queries + keys if left is None else left)) & (
+            ahead <= (keys if right is None else right)
+        )
     if "lengths" in given.options:
         allowed &= column < given.options["lengths"].view(-1, 1, 1, 1)
     if "mask" in given.options:

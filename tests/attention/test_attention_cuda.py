@@ -36,6 +36,24 @@ def test_one_alpha_per_head():
     assert_accurate(attend(is_causal=True), [*short, Fixed(torch.tensor([1.0, 1.5]))], tolerance=1e-4)
 
 
+@DTYPES
+@pytest.mark.parametrize("size", [150, 700, 5000])
+@pytest.mark.parametrize("sharp", [3.0, 0.02])
+def test_packed_sequences_and_windows(size, sharp, dtype):
+    offsets = torch.tensor([0, 1, size // 3, size // 3, size - size // 4, size - 5])
+    given = triple(queries=size, keys=size, sharp=sharp)
+
+    def packed(query, key, value):
+        return contmax.entmax_attention(query, key, value, cu_seqlens=offsets.to(query.device), is_causal=True)
+
+    assert_accurate(packed, given, dtype, tolerance=TOLERANCE[dtype])
+    assert_accurate(attend(1.25, window=(130, 20)), given, dtype, tolerance=TOLERANCE[dtype])
+    query, key, value = (x.to(DEVICE, dtype) for x in given)
+    offsets = offsets.to(DEVICE)
+    with without_waiting():
+        contmax.entmax_attention(query, key, value, cu_seqlens=offsets, window=(100, 0))
+
+
 @pytest.mark.parametrize("length", [1000, 9000, 17000])
 def test_blocks_without_mass_are_left_alone(length):
     # Queries and keys near the same of few centres, in order: far from the diagonal there is no mass.

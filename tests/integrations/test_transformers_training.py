@@ -323,4 +323,4 @@ def test_registering_again_changes_nothing(integration):
     before = PreTrainedModel.post_init, PreTrainedModel.set_attn_implementation
     integration.register()
     assert before == (PreTrainedModel.post_init, PreTrainedModel.set_attn_implementation)
-    assert len(MODELS) == 12
+    assert len(MODELS) == 14

@@ -58,6 +58,18 @@ MODELS = {
         {**GROUPED, "use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1},
     ),
     "qwen3": ("Qwen3ForCausalLM", "Qwen3Config", GROUPED),
+    # Scores are capped, and every second layer has a window.
+    "gemma2": (
+        "Gemma2ForCausalLM",
+        "Gemma2Config",
+        {**GROUPED, "sliding_window": 4, "attn_logit_softcapping": 2.0, "query_pre_attn_scalar": 4},
+    ),
+    # One score per head takes weight from the keys.
+    "gpt_oss": (
+        "GptOssForCausalLM",
+        "GptOssConfig",
+        {**GROUPED, "sliding_window": 4, "num_local_experts": 2, "num_experts_per_tok": 1},
+    ),
     "t5": (
         "T5ForConditionalGeneration",
         "T5Config",
@@ -89,7 +101,7 @@ def with_large_weights(model):
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if parameter.dim() > 1:
+            if parameter.dim() > 1 or name.endswith("sinks"):
                 # T5 does not divide its scores by √d, and its bias needs to matter.
                 size = 1.0 if "relative_attention_bias" in name else 0.5
                 parameter.copy_(size * torch.randn(parameter.shape, generator=generator))

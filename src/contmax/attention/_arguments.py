@@ -27,6 +27,10 @@ class Inputs(NamedTuple):
         lengths: the number of keys of each sequence, integers that broadcast to (*batch, 1, 1, 1); None if L for all.
         diagonal: query i may attend keys j ≤ i + diagonal only; None without a causal mask.
         scale: factor of the products ⟨q, k⟩.
+        spans: the first key that each query may attend, and the end of its keys, integers that broadcast to (*batch, H,
+            Q, 2); (0, 0) for a query without keys. None for all keys; with spans `lengths` and `diagonal` are None.
+        softcap: c > 0; the products times the scale become c·tanh(·/c), before the bias. None for no cap.
+        sinks: one more score per head, of a key whose value is 0, (H, 1, 1); or None.
     """
 
     query: Tensor
@@ -38,6 +42,9 @@ class Inputs(NamedTuple):
     lengths: Tensor | None
     diagonal: int | None
     scale: float
+    spans: Tensor | None = None
+    softcap: float | None = None
+    sinks: Tensor | None = None
 
     @property
     def sizes(self) -> tuple[int, int]:
@@ -85,16 +92,25 @@ def checked_inputs(
     dropout_p: float,
     scale: float | None,
     enable_gqa: bool,
+    softcap: float | None,
+    sinks: Tensor | None,
 ) -> Inputs:
     """Check the arguments of `entmax_attention`, and bring them to the shapes of `Inputs` and the dtype of autocast.
 
     Raises:
         ValueError, TypeError: if an argument does not fit; the message says what to pass.
     """
-    named = {"query": query, "key": key, "value": value, "mask": mask, "bias": bias, "lengths": lengths}
+    named = {
+        "query": query, "key": key, "value": value, "mask": mask, "bias": bias, "lengths": lengths, "sinks": sinks,
+    }  # fmt: skip
     for name, x in named.items():
         if not isinstance(x, Tensor) and (x is not None or name in ("query", "key", "value")):
             raise TypeError(f"{name} must be a tensor; got {type(x).__name__}. Pass torch.as_tensor({name}).")
+        if isinstance(x, Tensor) and x.is_nested:
+            raise TypeError(
+                f"{name} is a nested tensor. Pass its values, (H, positions of all sequences, d), with "
+                "cu_seqlens=x.offsets(); the values of x, (B, H, ragged, d), are x.transpose(1, 2).values().transpose(0, 1)."
+            )
     query, key, value = _as_autocast_takes(query, key, value)
     _check_tensors(query, key, value)
     if not 0 <= dropout_p < 1:
@@ -106,9 +122,9 @@ def checked_inputs(
     shape = (*batch, heads, query.shape[-2], key.shape[-2])
     require_boolean(mask)
     if mask is not None:
-        mask = torch.atleast_2d(_beside(query, _fitting(mask, shape, "mask"), "mask"))
+        mask = torch.atleast_2d(beside(query, _fitting(mask, shape, "mask"), "mask"))
     if bias is not None:
-        bias = torch.atleast_2d(_beside(query, _fitting(bias, shape_of_bias(bias, shape), "bias"), "bias"))
+        bias = torch.atleast_2d(beside(query, _fitting(bias, shape_of_bias(bias, shape), "bias"), "bias"))
         if not bias.is_floating_point():
             raise TypeError(
                 f"bias is added to the scores and must be floating-point; got {bias.dtype}. Pass bias.float()."
@@ -126,6 +142,8 @@ def checked_inputs(
         checked_lengths(lengths, batch, query),
         key.shape[-2] - query.shape[-2] if is_causal else None,
         1 / math.sqrt(max(query.shape[-1], 1)) if scale is None else scale,
+        softcap=_checked_softcap(softcap),
+        sinks=None if sinks is None else _sinks_of_heads(sinks, query, heads),
     )
 
 
@@ -220,7 +238,7 @@ def _fitting(x: Tensor, shape: tuple[int, ...], name: str) -> Tensor:
     return x
 
 
-def _beside(query: Tensor, x: Tensor, name: str) -> Tensor:
+def beside(query: Tensor, x: Tensor, name: str) -> Tensor:
     """x on the device of the queries. As in torch, only a 0-dimensional tensor may come from another device."""
     if x.device == query.device:
         return x
@@ -238,7 +256,21 @@ def _alpha_of_heads(alpha: float | Tensor, query: Tensor, heads: int) -> float |
         )
     # Check α before moving it to the queries' device: reading a number from a GPU would wait for the GPU.
     checked = checked_alpha(alpha[:, None, None] if isinstance(alpha, Tensor) and alpha.dim() else alpha, query, -1)
-    return _beside(query, checked, "alpha").reshape(-1, 1, 1) if isinstance(checked, Tensor) else checked
+    return beside(query, checked, "alpha").reshape(-1, 1, 1) if isinstance(checked, Tensor) else checked
+
+
+def _checked_softcap(softcap: float | None) -> float | None:
+    if softcap is not None and not 0 < softcap < math.inf:
+        raise ValueError(f"softcap bounds the scores and must be positive; got {softcap}. Leave it out for no cap.")
+    return None if softcap is None else float(softcap)
+
+
+def _sinks_of_heads(sinks: Tensor, query: Tensor, heads: int) -> Tensor:
+    if sinks.dim() > 1 or (sinks.dim() == 1 and sinks.shape[0] not in (1, heads)) or not sinks.is_floating_point():
+        raise ValueError(
+            f"sinks must be real, one score per head, ({heads},); got {sinks.dtype} of shape {tuple(sinks.shape)}."
+        )
+    return beside(query, sinks, "sinks").reshape(-1, 1, 1)
 
 
 def checked_lengths(lengths: Tensor | None, batch: tuple[int, ...], query: Tensor) -> Tensor | None:
@@ -256,4 +288,4 @@ def checked_lengths(lengths: Tensor | None, batch: tuple[int, ...], query: Tenso
         raise ValueError(
             f"lengths counts the keys of each sequence and must not be negative; got {int(lengths.min())}."
         )
-    return _beside(query, lengths, "lengths")[..., None, None, None]
+    return beside(query, lengths, "lengths")[..., None, None, None]

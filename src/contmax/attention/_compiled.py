@@ -15,7 +15,7 @@ from contmax._by_reference import refused_by_kernels
 from contmax._eager import wide_dtype
 from contmax.attention._arguments import Inputs, save_inputs, saved_inputs, shape_of_bias
 from contmax.attention._listed import listed_gradients, listed_means
-from contmax.attention._masked import masked_as_zeros
+from contmax.attention._masked import allowed_keys, masked_as_zeros
 from contmax.attention._reference import reference_gradients
 from contmax.kernels import attention as kernels
 from contmax.maps._half_precision import widened_scores
@@ -29,6 +29,8 @@ _FEW_KEYS_ON_CPU = 256
 def backend_of_attention(inputs: Inputs, dropout_p: float) -> Backend:
     """The backend whose kernels take these arguments; TORCH if none does, as under torch.func or in torch.export."""
     query, alpha, bias = inputs.query, inputs.alpha, inputs.bias
+    if inputs.softcap is not None or inputs.sinks is not None:
+        return Backend.TORCH
     if dropout_p > 0 or (isinstance(alpha, float) and not 1 < alpha <= 2):
         return Backend.TORCH
     if bias is not None and bias.requires_grad and torch.is_grad_enabled():
@@ -54,6 +56,8 @@ def backend_of_attention(inputs: Inputs, dropout_p: float) -> Backend:
 def attend_fused(inputs: Inputs) -> Tensor:
     """Means of the values by Triton's kernels, (*batch, H, Q, c), in the dtype of the query."""
     is_decoding = inputs.query.shape[-2] < _FEWEST_QUERIES
+    if is_decoding and inputs.spans is not None:  # for few queries a mask is small
+        inputs = inputs._replace(mask=allowed_keys(inputs), spans=None)
     if not is_decoding:  # decoding reads no value without weight and ignores masked scores
         # Keys from `lengths` on need no zeros: the kernels do not read them.
         inputs = masked_as_zeros(inputs._replace(lengths=None))._replace(lengths=inputs.lengths)
@@ -70,6 +74,7 @@ def attend_fused(inputs: Inputs) -> Tensor:
         None if inputs.lengths is None else inputs.lengths.expand(*batch, 1, 1, 1).reshape(-1, 1, 1, 1),
         inputs.diagonal,
         abs(inputs.scale),
+        None if inputs.spans is None else _as_one_batch(inputs.spans, (*scores[:-1], 2)),
     )
     if is_decoding:
         output: Tensor = kernels.decoding(*_given_to_kernels(one_batch))
@@ -133,7 +138,7 @@ class _CompiledAttention(torch.autograd.Function):
         alpha, d_alpha = inputs.alpha, grads[3]
         if isinstance(alpha, Tensor) and d_alpha is not None:
             grads[3] = d_alpha.reshape(-1, 1, 1).sum_to_size(alpha.shape).to(alpha.dtype)
-        return None, None, *grads, *(None,) * 5
+        return None, None, *grads, *(None,) * 8
 
 
 def _given_to_kernels(
@@ -143,4 +148,4 @@ def _given_to_kernels(
     alpha = inputs.alpha
     if isinstance(alpha, Tensor):
         alpha = alpha.reshape(-1).expand(inputs.query.shape[-3])
-    return (*inputs[:3], alpha, kernels.AttentionOptions(*inputs[4:]))
+    return (*inputs[:3], alpha, kernels.AttentionOptions(*inputs[4:10]))

@@ -1,5 +1,7 @@
 """The public function `entmax_attention`, and the choice among its implementations."""
 
+from typing import Any
+
 from torch import Tensor
 
 from contmax._backend import Backend
@@ -10,6 +12,7 @@ from contmax.attention._compiled import attend_fused, attend_listed, backend_of_
 from contmax.attention._masked import masked_as_zeros
 from contmax.attention._reference import attend_in_blocks, attend_reference
 from contmax.attention._softmax import attend_softmax, can_be_softmax
+from contmax.attention._spans import with_spans
 
 
 def entmax_attention(
@@ -22,6 +25,11 @@ def entmax_attention(
     bias: Float[Tensor, "..."] | None = None,
     is_causal: bool = False,
     lengths: Int[Tensor, "..."] | None = None,
+    cu_seqlens: Int[Tensor, "..."] | tuple[Int[Tensor, "..."], Int[Tensor, "..."]] | None = None,
+    window: tuple[int | None, int | None] | None = None,
+    block_mask: Any = None,
+    softcap: float | None = None,
+    sinks: Float[Tensor, "..."] | None = None,
     dropout_p: float = 0.0,
     scale: float | None = None,
     enable_gqa: bool = False,
@@ -51,6 +59,18 @@ def entmax_attention(
             *last* key, so that a query of a cached sequence sees all of it; `scaled_dot_product_attention` aligns the
             first query with the first key, which is the same only for Q = L.
         lengths: how many keys each sequence has, (\*batch); keys after these are padding.
+        cu_seqlens: offsets 0, n₁, n₁ + n₂, … of N sequences packed one after the other along Q and L, (N + 1,), or one
+            tensor for queries and one for keys; nothing attends beyond its own sequence, and `is_causal` aligns the
+            last query of each sequence with its last key. Positions after the last sequence get zeros.
+        window: (left, right), how many keys a query may attend before and after its own position, None for all.
+            Queries are aligned with keys as for `is_causal`; a causal window of 512 keys is ``is_causal=True,
+            window=(511, 0)``.
+        block_mask: a ``BlockMask`` of torch.nn.attention.flex_attention, combined with all of these. It is read once,
+            which takes a pass over all pairs; a mask that gives every query one span of keys (documents, windows,
+            prefixes) then takes memory for the queries only, any other is kept as a boolean mask.
+        softcap: c > 0: scores s⟨q, k⟩ become c·tanh(s⟨q, k⟩/c), before the bias is added.
+        sinks: one more score per head, (H,), for a key whose value is 0: it takes weight from all other keys.
+            Differentiable. With sinks or a cap the weights of a block of queries are computed as a matrix.
         dropout_p: share of the weights to drop; the rest is scaled by 1/(1 − dropout_p). As in
             `scaled_dot_product_attention` it is always applied: pass 0 in evaluation.
         scale: s, 1/√d by default.
@@ -75,13 +95,20 @@ def entmax_attention(
         >>> _, weights = contmax.entmax_attention(query, key, value, alpha=2.0, need_weights=True)
         >>> bool((weights == 0).any())
         True
+        >>> packed = torch.tensor([0, 2, 5])  # a sequence of two positions, and one of three
+        >>> output = contmax.entmax_attention(query, key, value, cu_seqlens=packed)
+        >>> first = contmax.entmax_attention(*(x[..., :2, :] for x in (query, key, value)))
+        >>> torch.allclose(output[..., :2, :], first)
+        True
 
     References: Peters, Niculae & Martins 2019; Correia, Niculae & Martins 2019; Gonçalves et al. 2025 (AdaSplash).
     """
     refuse_tracing()
     inputs = checked_inputs(
-        query, key, value, alpha, mask, bias, is_causal, lengths, dropout_p, scale, enable_gqa
+        query, key, value, alpha, mask, bias, is_causal, lengths, dropout_p, scale, enable_gqa, softcap, sinks
     )  # fmt: skip
+    if cu_seqlens is not None or window is not None or block_mask is not None:
+        inputs = with_spans(inputs, cu_seqlens, window, block_mask)
     if need_weights:
         output, weights = (_as_given(x, query, inputs) for x in attend_reference(masked_as_zeros(inputs), dropout_p))
         return output, weights

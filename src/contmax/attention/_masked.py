@@ -30,12 +30,14 @@ def bias_of_scores(bias: Tensor, queries: int, keys: int) -> Tensor:
 
 
 def allowed_keys(inputs: Inputs) -> Tensor | None:
-    """Which keys a query may attend by mask, lengths and causality, broadcastable to the scores; None if all."""
+    """Which keys a query may attend by mask, lengths, causality and spans, broadcastable to the scores; None if all."""
     queries, keys = inputs.sizes
     allowed = inputs.mask
-    if inputs.lengths is None and inputs.diagonal is None:
+    if inputs.lengths is None and inputs.diagonal is None and inputs.spans is None:
         return allowed
     place = torch.arange(keys, device=inputs.query.device)
+    if inputs.spans is not None:
+        allowed = _both(allowed, (place >= inputs.spans[..., :1]) & (place < inputs.spans[..., 1:]))
     if inputs.lengths is not None:
         allowed = _both(allowed, place < inputs.lengths)
     if inputs.diagonal is not None and inputs.diagonal < keys - 1:  # else every query may attend all keys
@@ -76,6 +78,8 @@ def _seen_and_asking(inputs: Inputs) -> tuple[Tensor | None, Tensor | None]:
             allowed = _both(allowed, bias_of_scores(inputs.bias.detach(), queries, keys) != -torch.inf)
         assert allowed is not None
         return _any(allowed, -2), _any(allowed, -1)
+    if inputs.spans is not None:
+        return _seen_and_asking_of_spans(inputs.spans, parts, keys)
     if inputs.lengths is not None:
         parts.append(torch.arange(keys, device=inputs.query.device) < inputs.lengths)
     seen = functools.reduce(torch.logical_and, parts) if parts else None
@@ -86,6 +90,21 @@ def _seen_and_asking(inputs: Inputs) -> tuple[Tensor | None, Tensor | None]:
             line = F.pad(line[..., : inputs.diagonal + queries], (0, keys - 1 - inputs.diagonal))
         seen = _both(seen, _any_in_window(line, queries))
     return seen, asks
+
+
+def _seen_and_asking_of_spans(spans: Tensor, parts: list[Tensor], keys: int) -> tuple[Tensor, Tensor]:
+    """`_seen_and_asking` for spans of keys; each of `parts`, (…, 1, L), says which of the keys may be attended."""
+    begins, ends = spans.long().split(1, -1)
+    # A query may attend a key of `parts` if more of them lie before the end of its span than before the begin.
+    open_keys = functools.reduce(torch.logical_and, parts) if parts else begins.new_ones((1, keys), dtype=torch.bool)
+    leading = torch.broadcast_shapes(open_keys.shape[:-2], spans.shape[:-2])
+    before = F.pad(open_keys.cumsum(-1), (1, 0)).expand(*leading, 1, keys + 1)
+    begins, ends = (x.mT.expand(*leading, 1, -1) for x in (begins, ends))
+    asks = before.gather(-1, ends) > before.gather(-1, begins)
+    # Spans begun so far, less spans ended so far, are those that hold a key.
+    steps = begins.new_zeros((*leading, 1, keys + 1)).scatter_add(-1, begins, torch.ones_like(begins))
+    steps = steps.scatter_add(-1, ends, -torch.ones_like(ends))
+    return (steps.cumsum(-1)[..., :-1] > 0) & open_keys, asks.mT
 
 
 def _asking(seen: Tensor | None, inputs: Inputs) -> Tensor | None:

@@ -37,13 +37,26 @@ def attend_reference(inputs: Inputs, dropout_p: float) -> Attended:
     key, value = (repeated_heads(widened_scores(x), heads) for x in (inputs.key, inputs.value))
     with without_autocast(query):
         scores = (query * inputs.scale) @ key.mT
+        if inputs.softcap is not None:
+            scores = inputs.softcap * torch.tanh(scores / inputs.softcap)
         if inputs.bias is not None:
             scores = scores + bias_of_scores(inputs.bias, *inputs.sizes).to(scores.dtype)
         if scores.shape[-1] == 0:  # without keys all means are 0
             return Attended(scores @ value, scores)
-        weights = entmax(scores, inputs.alpha, mask=allowed_keys(inputs))
+        weights = _weights(scores, inputs)
         remaining = F.dropout(weights, dropout_p) if dropout_p > 0 else weights
         return Attended(remaining @ value, weights)
+
+
+def _weights(scores: Tensor, inputs: Inputs) -> Tensor:
+    """The weights of the keys (*batch, H, Q, L), of which sinks may take a part."""
+    allowed, sinks = allowed_keys(inputs), inputs.sinks
+    if sinks is None:
+        return entmax(scores, inputs.alpha, mask=allowed)
+    scores = torch.cat([scores, sinks.to(scores.dtype).expand(*scores.shape[:-1], 1)], -1)
+    if allowed is not None:
+        allowed = F.pad(allowed.expand(*allowed.shape[:-1], inputs.key.shape[-2]), (0, 1), value=True)
+    return entmax(scores, inputs.alpha, mask=allowed)[..., :-1]
 
 
 def repeated_heads(x: Tensor, heads: int) -> Tensor:
@@ -109,8 +122,11 @@ def block_of(inputs: Inputs, rows: slice) -> Inputs:
         bias = bias[..., queries - rows.stop : queries - rows.start + count - 1]
     else:
         bias = part(bias)
+    spans = inputs.spans
+    if spans is not None and spans.shape[-2] != 1:
+        spans = spans[..., rows, :]
     key, value = inputs.key[..., :count, :], inputs.value[..., :count, :]
     return Inputs(
         inputs.query[..., rows, :], key, value, inputs.alpha, part(inputs.mask), bias, inputs.lengths, diagonal,
-        inputs.scale,
+        inputs.scale, spans, inputs.softcap, inputs.sinks,
     )  # fmt: skip

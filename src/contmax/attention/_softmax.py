@@ -14,8 +14,8 @@ from contmax.attention._reference import reference_gradients
 
 
 def can_be_softmax(inputs: Inputs) -> bool:
-    """Whether α is the float 1, and neither torch.func nor forward mode needs derivatives that torch's kernels lack."""
-    if not isinstance(inputs.alpha, float) or inputs.alpha != 1:
+    """Whether α is the float 1, and neither caps, sinks, torch.func nor forward mode need what torch's kernels lack."""
+    if not isinstance(inputs.alpha, float) or inputs.alpha != 1 or inputs.sinks is not None or inputs.softcap:
         return False
     return torch.compiler.is_compiling() or (all_hold_numbers(*inputs) and not inputs.have_tangents)
 

@@ -43,6 +43,10 @@ def entmax_attention_forward(
     is_causal: bool | None = None,
     position_bias: Tensor | None = None,
     sliding_window: int | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
+    cu_seq_lens_q: Tensor | None = None,
+    cu_seq_lens_k: Tensor | None = None,
     **options: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """Means of the values, (B, Q, H, c), and the weights before dropout, (B, H, Q, L), if the caller wants attentions.
@@ -58,7 +62,11 @@ def entmax_attention_forward(
         scaling: factor of the scores, 1/√d by default.
         is_causal: whether the layer is causal; `module.is_causal` by default. It matters without a mask only.
         position_bias: added to the scores, (1 or B, H, Q, L).
-        sliding_window: number of keys that a query may attend; the mask already accounts for it.
+        sliding_window: number of keys that a query may attend; a mask already accounts for it.
+        softcap: bound of the scores (Gemma 2).
+        s_aux: one more score per head, of a key whose value is 0 (gpt-oss).
+        cu_seq_lens_q, cu_seq_lens_k: offsets of packed sequences, as a collator that flattens batches gives; the mask
+            then is left out.
         options: arguments for other implementations.
     """
     for name in REFUSED:
@@ -66,13 +74,15 @@ def entmax_attention_forward(
             refuse(module, name)
     queries, keys = query.shape[2], key.shape[2]
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
+    packed = None
+    if cu_seq_lens_q is not None:
+        packed = (cu_seq_lens_q, cu_seq_lens_q if cu_seq_lens_k is None else cu_seq_lens_k)
+        attention_mask = None
     causal = queries > 1 and attention_mask is None and causal
+    window = None
     if sliding_window is not None and attention_mask is None and keys > sliding_window:
-        raise ValueError(
-            f"{type(module).__name__} has a sliding window of {sliding_window} for {keys} keys, but got no mask. "
-            'Call the model, not the layer, after model.set_attn_implementation("entmax").'
-        )
-    if causal and keys > queries:
+        window = (sliding_window - 1, 0 if causal or queries == 1 else sliding_window - 1)
+    if causal and keys > queries and packed is None:
         # Only a first call with a static cache has no mask and fewer queries than keys: the last keys are still empty.
         key, value = key[:, :, :queries], value[:, :, :queries]
         position_bias = None if position_bias is None else position_bias[..., :queries]
@@ -87,6 +97,10 @@ def entmax_attention_forward(
         mask=mask,
         bias=bias,
         is_causal=causal,
+        cu_seqlens=packed,
+        window=window,
+        softcap=softcap,
+        sinks=s_aux,
         dropout_p=dropout,
         scale=scaling,
         enable_gqa=key.shape[1] != query.shape[1],

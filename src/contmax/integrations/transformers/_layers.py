@@ -23,14 +23,10 @@ _DEFAULT_ALPHA = 1.5
 _COUNTS = ("num_hidden_layers", "num_layers", "num_decoder_layers", "encoder_layers", "decoder_layers")
 # Arguments that change the weights and that entmax attention does not support → description for the error message.
 REFUSED = {
-    "softcap": "soft-capped scores",
-    "s_aux": "attention sinks",
     "cache": "paged caches, as in continuous batching",
     "indices": "keys chosen by an indexer",
     "block_indices": "blocks of keys chosen by an indexer",
 }
-# Attribute of a layer → argument of `REFUSED` that the layer will pass; such layers are refused before any call.
-_PASSES = {"attn_logit_softcapping": "softcap", "sinks": "s_aux"}
 # Endings of the names of attention classes that compute a softmax themselves, in models whose other attention follows
 # the interface of transformers. Models in which no layer follows it are refused by transformers' own check.
 _OWN_SOFTMAX = (
@@ -176,9 +172,6 @@ def require_interface(model: PreTrainedModel) -> None:
     """Refuse a model that would silently use softmax, or fail in its first call."""
     require_settable(model)
     for module in _own_modules(model):
-        for attribute, name in _PASSES.items():
-            if _looks_attention_up(type(module)) and getattr(module, attribute, None) is not None:
-                refuse(module, name)
         if any(kind.__name__.endswith(_OWN_SOFTMAX) for kind in type(module).__mro__):
             raise ValueError(
                 f"{type(module).__name__} of {type(model).__name__} computes its attention by itself and would ignore "

@@ -46,8 +46,8 @@ def register() -> None:
     It registers the attention function and the function that makes its masks, without which padding would be attended
     to. Methods of `transformers.PreTrainedModel` are extended, since transformers has no other hook for it:
 
-    * models that have no attention, compute it by themselves, or compute it in a way that entmax does not have (soft
-      caps, sinks) refuse ``"entmax"`` when they are made or loaded, where transformers only logs a warning;
+    * models that have no attention or compute it by themselves refuse ``"entmax"`` when they are made or loaded, where
+      transformers only logs a warning;
     * a model whose configuration says that α is learned is made with the parameters for it, so that `from_pretrained`
       finds them (see :func:`make_alpha_learnable`).
 

@@ -37,7 +37,7 @@ def attend(
             call.value, call.alpha, lists.keys, lists.weights, lists.counts, lists.starts, lists.dense, out
         )  # fmt: skip
     solve, average = dense_means(call.kind, has_lists, needs_gradient)
-    given = (call.mask, call.bias, call.lengths, call.alpha)
+    given = (call.mask, call.bias, call.limits, call.alpha)
     solved = (lists.starts, lists.dense, lists.shifts, lists.marks)
     solve(call.query, call.key, *given, *solved)
     average(call.query, call.key, call.value, *given, *solved, lists.states, lists.means, out)
@@ -53,10 +53,10 @@ def _list(call: AttentionCall, lists: AttentionLists) -> None:
     tile_counts, bits = torch.empty(plan.tiles_shape[:2], **whole), torch.empty(plan.bits_shape, **whole)
     bounds = torch.empty((call.kind.all_heads, call.kind.queries), **real)
     found = (tiles, tile_counts, bits, bounds, *lists[:6])
-    given = (call.query, call.key, call.mask, call.bias, call.lengths)
+    given = (call.query, call.key, call.mask, call.bias, call.limits)
     for find_maxima, list_keys, list_undecided in plan.blocks:
         find_maxima(*given, call.alpha, maxima)
-        list_keys(call.lengths, call.alpha, maxima, *found)
+        list_keys(call.limits, call.alpha, maxima, *found)
         list_undecided(*given, maxima, *found)
 
 
@@ -96,7 +96,7 @@ def attend_backward(
     # `dense_keys` finishes blocks of keys without entries; for others it writes a part, and `of_keys` adds the lists.
     of_blocks = (offsets, dense_key, dense_value, d_key, d_value)
     along = torch.empty(lists.states.shape[:2], **real)
-    tensors = (call.query, call.key, call.value, call.mask, call.bias, g, call.lengths, call.alpha)
+    tensors = (call.query, call.key, call.value, call.mask, call.bias, g, call.limits, call.alpha)
     solved = (lists.dense, lists.states, along, lists.shifts, lists.marks)
     dense_queries, dense_keys = dense_gradients(call.kind, g.stride()[:3], not lists.are_empty, needs_alpha)
     dense_queries(*tensors, *solved, lists.means, d_query, d_alpha)
@@ -122,7 +122,7 @@ def decode(query: Tensor, key: Tensor, value: Tensor, alpha: float | Tensor, opt
     listed, parts = torch.empty(plan.candidates_shape, **real), torch.empty(plan.parts_shape, **real)
     finished = torch.empty(plan.finished_shape, **whole)
     states, totals = torch.empty((plan.scores_shape[0], 2), **real), torch.empty(plan.parts_shape[:2], **real)
-    plan.score(call.query, call.key, call.mask, call.bias, call.lengths, scores, maxima)
-    plan.solve(call.value, call.lengths, call.alpha, scores, maxima, tiles, keys, listed, states, finished, out)
-    plan.average(call.value, call.lengths, call.alpha, scores, states, finished, parts, totals, out)
+    plan.score(call.query, call.key, call.mask, call.bias, call.limits, scores, maxima)
+    plan.solve(call.value, call.limits, call.alpha, scores, maxima, tiles, keys, listed, states, finished, out)
+    plan.average(call.value, call.limits, call.alpha, scores, states, finished, parts, totals, out)
     return out

@@ -34,7 +34,7 @@ class AttentionKind(NamedTuple):
         diagonal: query i may attend keys j ≤ i + diagonal only; None without a causal mask.
         scale: factor of the products ⟨q, k⟩.
         mask_strides, bias_strides: along sequences, heads, queries and keys; None without mask or bias.
-        has_lengths: whether `lengths` is given.
+        has_lengths, has_spans: whether `lengths` or `spans` is given.
         dtype: of query, key and value.
         bias_dtype: of the bias; without one, of the queries.
         device: index of the device.
@@ -55,6 +55,7 @@ class AttentionKind(NamedTuple):
     mask_strides: tuple[int, ...] | None
     bias_strides: tuple[int, ...] | None
     has_lengths: bool
+    has_spans: bool
     dtype: torch.dtype
     bias_dtype: torch.dtype
     device: int
@@ -105,6 +106,7 @@ class AttentionKind(NamedTuple):
             "HAS_MASK": self.mask_strides is not None,
             "HAS_BIAS": self.bias_strides is not None,
             "HAS_LENGTHS": self.has_lengths,
+            "HAS_SPANS": self.has_spans,
             "D": self.channels,
             "C": self.value_channels,
             "WIDTH": self.block_width,
@@ -119,12 +121,12 @@ class AttentionCall:
     def __init__(
         self, query: Tensor, key: Tensor, value: Tensor, alpha: float | Tensor, options: AttentionOptions
     ) -> None:
-        mask, bias, lengths, diagonal, scale = options
+        mask, bias, lengths, diagonal, scale, spans = options
         if bias is None and scale < _LEAST_SCALE:
             bias = query.new_zeros((1, 1, 1, 1))  # with a bias, kernels scale products first
         self.query, self.key, self.value = with_near_rows(query), with_near_rows(key), with_near_rows(value)
         # Absent tensors are replaced by the queries, which kernels do not read in their place.
-        self.mask = self.bias = self.lengths = self.alpha = self.query
+        self.mask = self.bias = self.limits = self.alpha = self.query
         number, mask_strides, bias_strides = None, None, None
         if isinstance(alpha, Tensor):
             self.alpha = alpha.float().contiguous()
@@ -137,7 +139,9 @@ class AttentionCall:
         if bias is not None:
             self.bias, bias_strides = _with_strides(bias, shape)
         if lengths is not None:
-            self.lengths = lengths.reshape(-1).expand(shape[0]).to(torch.int32).contiguous()
+            self.limits = lengths.reshape(-1).expand(shape[0]).to(torch.int32).contiguous()
+        if spans is not None:
+            self.limits = spans.expand(*shape[:3], 2).to(torch.int32).contiguous()
         (batch, heads, queries, channels), (groups, keys), width = query.shape, key.shape[1:3], value.shape[3]
         self.kind = AttentionKind(
             batch,
@@ -154,6 +158,7 @@ class AttentionCall:
             mask_strides,
             bias_strides,
             lengths is not None,
+            spans is not None,
             query.dtype,
             self.bias.dtype,
             query.get_device(),

@@ -20,12 +20,12 @@ from contmax.kernels.attention._gpu_scores import (
     LANES,
     PRECISION,
     Extras,
-    end_of,
+    are_allowed,
     epsilon_of_heads,
     gathered,
     has_power,
-    keys_of,
     larger,
+    limits_of,
     line_of_roots,
     load_rows,
     powers_of_line,
@@ -170,10 +170,10 @@ def distance_of(place):
 # Not specialised for aligned rows of maxima: threads would load neighbouring maxima, and exchange all to store lists.
 @triton.jit(do_not_specialize=(*ANY_SIZE, "maxima_of_row", "most"))
 def list_keys(
-    LENGTHS, A, MAXIMA, TILES, TILE_COUNTS, BITS, BOUNDS, KEYS, SCORES, COUNTS, STARTS, DENSE, ANY_DENSE,
+    LIMITS, A, MAXIMA, TILES, TILE_COUNTS, BITS, BOUNDS, KEYS, SCORES, COUNTS, STARTS, DENSE, ANY_DENSE,
     begin, last, maxima_of_row, most, queries, keys, diagonal, heads, group, scale, fixed_epsilon,
     ORDER: tl.constexpr, PER_HEAD: tl.constexpr,
-    CAUSAL: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_LENGTHS: tl.constexpr,
+    CAUSAL: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_LENGTHS: tl.constexpr, HAS_SPANS: tl.constexpr,
     R: tl.constexpr, T: tl.constexpr, P: tl.constexpr, WIDE: tl.constexpr, CAPACITY: tl.constexpr,
 ):  # fmt: skip
     """Write KEYS and SCORES (heads, queries, CAPACITY) and COUNTS (heads, queries) for queries begin … last − 1.
@@ -195,14 +195,17 @@ def list_keys(
     inside = rows < last
     for POWER in tl.static_range(ORDER, 1 if PER_HEAD else ORDER + 1):
         if has_power(A, h, POWER, PER_HEAD):
-            key_count = keys_of(LENGTHS, b, keys, HAS_LENGTHS)
-            ends = end_of(rows, key_count, diagonal, CAUSAL)
+            begins, ends = limits_of(
+                LIMITS, b, head, rows, inside, queries, keys, diagonal, CAUSAL, HAS_LENGTHS, HAS_SPANS
+            )  # fmt: skip
             epsilon = epsilon_of_heads(A, fixed_epsilon, h, PER_HEAD, R)
             unit = 1.0 if HAS_BIAS else scale
             S: tl.constexpr = T // P
             turn = tl.arange(0, S)[None, None, :]
             tile = tl.arange(0, P)[:, None, None] + turn * P
             wanted = inside[None, :, None] & (tile < ((ends + WIDE - 1) // WIDE * LANES)[None, :, None])
+            if HAS_SPANS:
+                wanted = wanted & (tile >= (begins // WIDE * LANES)[None, :, None])
             at_maxima = MAXIMA + (head * (last - begin) + (rows - begin)) * maxima_of_row
             first = tl.load(at_maxima[None, :, None] + tile * 2, mask=wanted, other=NOTHING)
             # For the bound merge only tiles that are far from each other: neighbouring tiles may share the mass.
@@ -282,10 +285,11 @@ def _appended(to_keys, to_scores, found, j, y, has_mass, order, CAPACITY: tl.con
 
 @triton.jit(do_not_specialize=ANY_SIZE)
 def list_undecided(
-    Q, K, M, B, LENGTHS, MAXIMA, TILES, TILE_COUNTS, BITS, BOUNDS, KEYS, SCORES, COUNTS, STARTS, DENSE, ANY_DENSE,
+    Q, K, M, B, LIMITS, MAXIMA, TILES, TILE_COUNTS, BITS, BOUNDS, KEYS, SCORES, COUNTS, STARTS, DENSE, ANY_DENSE,
     begin, last, tiles, queries, keys, diagonal, heads, group, scale,
     qb, qh, qi, kb, kh, kj, mb, mh, mi, mj, bb, bh, bi, bj,
     CAUSAL: tl.constexpr, HAS_MASK: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_LENGTHS: tl.constexpr,
+    HAS_SPANS: tl.constexpr,
     EXACT: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, R: tl.constexpr, T: tl.constexpr, P: tl.constexpr,
     WIDE: tl.constexpr, CAPACITY: tl.constexpr, TOGETHER: tl.constexpr,
 ):  # fmt: skip
@@ -307,7 +311,9 @@ def list_undecided(
         base = tl.load(STARTS + at_row * 2, mask=inside, other=0.0)
         below = tl.load(BOUNDS + at_row, mask=inside, other=0.0)
         found = tl.load(COUNTS + at_row, mask=inside, other=0)
-        ends = end_of(rows, keys_of(LENGTHS, b, keys, HAS_LENGTHS), diagonal, CAUSAL)
+        begins, ends = limits_of(
+            LIMITS, b, head, rows, inside, queries, keys, diagonal, CAUSAL, HAS_LENGTHS, HAS_SPANS
+        )  # fmt: skip
         last_end = tl.max(tl.where(inside, ends, 0), 0)
         row = rows.to(tl.int64)[:, None]
         q = load_rows(Q + (b * qb + h * qh), qi, start, inside, D, WIDTH)
@@ -345,7 +351,7 @@ def list_undecided(
                 K + origin.to(tl.int64) * kj + at_key, mask=(j < last_end)[None, :] & (d < D)[:, None], other=0.0
             )
             z = tl.dot(q, k, input_precision=PRECISION)
-            allowed = inside[:, None] & (j[None, :] < ends[:, None])
+            allowed = are_allowed(j, inside, begins, ends, HAS_SPANS)
             if HAS_MASK or HAS_BIAS:
                 y = with_extras(z, row, j.to(tl.int64)[None, :], allowed, scale, extras) - base[:, None]
             else:

@@ -21,6 +21,7 @@ from contmax.kernels.attention._gpu_scores import (
     dense_scores,
     epsilon_of_heads,
     first_and_end,
+    first_of,
     has_power,
     keys_of,
     larger,
@@ -60,7 +61,7 @@ def _halley_step(step, total, slope, curve, epsilon, K: tl.constexpr):
 
 @triton.jit
 def _first_bounds(
-    q, K, kj, rows, end, key_count, extras, unit, epsilon,
+    q, K, kj, rows, start, end, key_count, extras, unit, epsilon,
     D: tl.constexpr, WIDTH: tl.constexpr, COLUMNS: tl.constexpr, POWER: tl.constexpr,
 ):  # fmt: skip
     """Without lists: the maximum of each row, NaN if a score is not finite, and a lower bound of the normaliser, (R,).
@@ -69,7 +70,7 @@ def _first_bounds(
     block of keys, the largest score over all blocks.
     """
     largest = tl.full([DENSE_ROWS, COLUMNS], NOTHING, tl.float32)
-    for n in range(0, end, COLUMNS):
+    for n in range(start, end, COLUMNS):
         k = load_columns(K, kj, n, key_count, D, WIDTH, COLUMNS)
         largest = larger(largest, dense_scores(q, k, n, rows, extras))
     maximum, normaliser, ok = bound_of_part(largest, unit, epsilon, POWER)
@@ -78,11 +79,12 @@ def _first_bounds(
 
 @triton.jit(do_not_specialize=ANY_SIZE)
 def solve_dense(
-    Q, K, M, B, LENGTHS, A, STARTS, DENSE, SHIFTS, MARKS,
+    Q, K, M, B, LIMITS, A, STARTS, DENSE, SHIFTS, MARKS,
     abreast, queries, keys, diagonal, heads, group, scale, fixed_epsilon,
     qb, qh, qi, kb, kh, kj, mb, mh, mi, mj, bb, bh, bi, bj,
     ORDER: tl.constexpr, PER_HEAD: tl.constexpr,
     CAUSAL: tl.constexpr, HAS_MASK: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_LENGTHS: tl.constexpr,
+    HAS_SPANS: tl.constexpr,
     D: tl.constexpr, WIDTH: tl.constexpr, COLUMNS: tl.constexpr, HAS_LISTS: tl.constexpr,
 ):  # fmt: skip
     """Solve dense blocks: STARTS gets t in place of the bound of A, DENSE the span of blocks of keys with mass.
@@ -99,13 +101,16 @@ def solve_dense(
         has_mark = tl.load(DENSE + at_block) != 0
     for POWER in tl.static_range(ORDER, 1 if PER_HEAD else ORDER + 1):
         if has_mark & has_power(A, h, POWER, PER_HEAD):
-            key_count = keys_of(LENGTHS, b, keys, HAS_LENGTHS)
-            rows = dense_rows(head, block, queries, key_count, diagonal, extras, SHIFTS, 0, CAUSAL, False)
+            key_count = keys_of(LIMITS, b, keys, HAS_LENGTHS)
+            rows = dense_rows(
+                LIMITS, b, head, block, queries, keys, diagonal, extras, SHIFTS, 0, CAUSAL, HAS_LENGTHS, HAS_SPANS,
+                False,
+            )  # fmt: skip
             inside, row = rows.inside, tl.arange(0, DENSE_ROWS)
             starts = STARTS + rows.first * 2 + row * 2
             q = load_rows(Q + (b * qb + h * qh), qi, block * DENSE_ROWS, inside, D, WIDTH)
             K += b * kb + (h // group) * kh
-            end = tl.max(tl.where(inside, rows.ends, 0), 0)
+            start, end = first_of(rows.begins, rows.ends, COLUMNS, HAS_SPANS), tl.max(tl.where(inside, rows.ends, 0), 0)
             epsilon = epsilon_of_heads(A, fixed_epsilon, h, PER_HEAD, DENSE_ROWS)
             unit = 1.0 if HAS_BIAS else scale
             if HAS_LISTS:
@@ -113,14 +118,17 @@ def solve_dense(
                 normaliser = tl.load(starts + 1, mask=inside, other=0.0)
             else:
                 maximum, normaliser = _first_bounds(
-                    q, K, kj, rows, end, key_count, extras, unit, epsilon, D, WIDTH, COLUMNS, POWER
+                    q, K, kj, rows, start, end, key_count, extras, unit, epsilon, D, WIDTH, COLUMNS, POWER
                 )  # fmt: skip
                 shift = shift_of_rows(maximum, epsilon, unit)
                 maximum = (maximum - shift) * unit
                 is_shifted = tl.max((shift != 0.0).to(tl.int32), 0)
                 if is_shifted > 0:
                     tl.store(MARKS + head // group, 1)
-                rows = dense_rows(head, block, queries, key_count, diagonal, extras, SHIFTS, is_shifted, CAUSAL, True)
+                rows = dense_rows(
+                    LIMITS, b, head, block, queries, keys, diagonal, extras, SHIFTS, is_shifted, CAUSAL, HAS_LENGTHS,
+                    HAS_SPANS, True,
+                )  # fmt: skip
                 tl.store(rows.shifts + row, shift, mask=inside)
                 tl.store(starts, maximum, mask=inside)
                 tl.debug_barrier()  # other threads will read the shifts
@@ -136,7 +144,7 @@ def solve_dense(
                 curves = tl.zeros([DENSE_ROWS, LANES], tl.float32)
                 lows = tl.full([DENSE_ROWS, LANES], _NO_BLOCK, tl.int32)
                 highs = tl.zeros([DENSE_ROWS, LANES], tl.int32)
-                for n in range(0, end, COLUMNS):
+                for n in range(start, end, COLUMNS):
                     k = load_columns(K, kj, n, key_count, D, WIDTH, COLUMNS)
                     x = dense_scores(q, k, n, rows, extras)
                     weight, escort, root = weights_of_scores(x, first, second, epsilon, unit, POWER, ROUGH)
@@ -176,11 +184,12 @@ def solve_dense(
 
 @triton.jit(do_not_specialize=ANY_SIZE)
 def attend_dense(
-    Q, K, V, M, B, LENGTHS, A, STARTS, DENSE, SHIFTS, MARKS, STATES, MEANS, OUT,
+    Q, K, V, M, B, LIMITS, A, STARTS, DENSE, SHIFTS, MARKS, STATES, MEANS, OUT,
     abreast, queries, keys, diagonal, heads, group, scale, fixed_epsilon,
     qb, qh, qi, kb, kh, kj, vb, vh, vj, mb, mh, mi, mj, bb, bh, bi, bj,
     ORDER: tl.constexpr, PER_HEAD: tl.constexpr, NEEDS_MEANS: tl.constexpr,
     CAUSAL: tl.constexpr, HAS_MASK: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_LENGTHS: tl.constexpr,
+    HAS_SPANS: tl.constexpr,
     D: tl.constexpr, C: tl.constexpr, WIDTH: tl.constexpr, COLUMNS: tl.constexpr, HAS_LISTS: tl.constexpr,
 ):  # fmt: skip
     """Write OUT (heads, queries, C) of dense blocks, from `solve_dense`; with NEEDS_MEANS also STATES and MEANS.
@@ -194,9 +203,12 @@ def attend_dense(
     has_mark = tl.load(DENSE + at_block) != 0
     for POWER in tl.static_range(ORDER, 1 if PER_HEAD else ORDER + 1):
         if has_mark & has_power(A, h, POWER, PER_HEAD):
-            key_count = keys_of(LENGTHS, b, keys, HAS_LENGTHS)
+            key_count = keys_of(LIMITS, b, keys, HAS_LENGTHS)
             mark = 0 if HAS_LISTS else tl.load(MARKS + head // group)
-            rows = dense_rows(head, block, queries, key_count, diagonal, extras, SHIFTS, mark, CAUSAL, not HAS_LISTS)
+            rows = dense_rows(
+                LIMITS, b, head, block, queries, keys, diagonal, extras, SHIFTS, mark, CAUSAL, HAS_LENGTHS, HAS_SPANS,
+                not HAS_LISTS,
+            )  # fmt: skip
             inside, row = rows.inside, tl.arange(0, DENSE_ROWS)
             q = load_rows(Q + (b * qb + h * qh), qi, block * DENSE_ROWS, inside, D, WIDTH)
             K += b * kb + (h // group) * kh

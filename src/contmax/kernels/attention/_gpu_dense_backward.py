@@ -58,11 +58,12 @@ def _rates(p, u, epsilon, K: tl.constexpr, ROUGH: tl.constexpr):
 
 @triton.jit(do_not_specialize=ANY_SIZE)
 def dense_queries_backward(
-    Q, K, V, M, B, G, LENGTHS, A, DENSE, STATES, ALONG, SHIFTS, MARKS, MEANS, DQ, DA,
+    Q, K, V, M, B, G, LIMITS, A, DENSE, STATES, ALONG, SHIFTS, MARKS, MEANS, DQ, DA,
     abreast, queries, keys, diagonal, heads, group, scale, fixed_epsilon,
     qb, qh, qi, kb, kh, kj, vb, vh, vj, gb, gh, gi, mb, mh, mi, mj, bb, bh, bi, bj,
     ORDER: tl.constexpr, PER_HEAD: tl.constexpr, NEEDS_ALPHA: tl.constexpr,
     CAUSAL: tl.constexpr, HAS_MASK: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_LENGTHS: tl.constexpr,
+    HAS_SPANS: tl.constexpr,
     D: tl.constexpr, C: tl.constexpr, WIDTH: tl.constexpr, COLUMNS: tl.constexpr, HAS_LISTS: tl.constexpr,
 ):  # fmt: skip
     """Write DQ (heads, queries, D) of dense blocks; with NEEDS_ALPHA also DA (heads, queries), gradients of α by row.
@@ -76,9 +77,12 @@ def dense_queries_backward(
     has_mark = tl.load(DENSE + at_block) != 0
     for POWER in tl.static_range(ORDER, 1 if PER_HEAD else ORDER + 1):
         if has_mark & has_power(A, h, POWER, PER_HEAD):
-            key_count = keys_of(LENGTHS, b, keys, HAS_LENGTHS)
+            key_count = keys_of(LIMITS, b, keys, HAS_LENGTHS)
             mark = 0 if HAS_LISTS else tl.load(MARKS + head // group)
-            rows = dense_rows(head, block, queries, key_count, diagonal, extras, SHIFTS, mark, CAUSAL, not HAS_LISTS)
+            rows = dense_rows(
+                LIMITS, b, head, block, queries, keys, diagonal, extras, SHIFTS, mark, CAUSAL, HAS_LENGTHS, HAS_SPANS,
+                not HAS_LISTS,
+            )  # fmt: skip
             inside, row = rows.inside, tl.arange(0, DENSE_ROWS)
             q = load_rows(Q + (b * qb + h * qh), qi, block * DENSE_ROWS, inside, D, WIDTH)
             g = load_rows(G + (b * gb + h * gh), gi, block * DENSE_ROWS, inside, C, WIDTH)
@@ -118,11 +122,12 @@ def dense_queries_backward(
 
 @triton.jit(do_not_specialize=ANY_SIZE)
 def dense_keys_backward(
-    Q, K, V, M, B, G, LENGTHS, A, DENSE, STATES, ALONG, SHIFTS, MARKS, OFFSETS, DENSE_DK, DENSE_DV, DK, DV,
+    Q, K, V, M, B, G, LIMITS, A, DENSE, STATES, ALONG, SHIFTS, MARKS, OFFSETS, DENSE_DK, DENSE_DV, DK, DV,
     abreast, queries, keys, diagonal, heads, group, scale, fixed_epsilon,
     qb, qh, qi, kb, kh, kj, vb, vh, vj, gb, gh, gi, mb, mh, mi, mj, bb, bh, bi, bj,
     ORDER: tl.constexpr, PER_HEAD: tl.constexpr,
     CAUSAL: tl.constexpr, HAS_MASK: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_LENGTHS: tl.constexpr,
+    HAS_SPANS: tl.constexpr,
     D: tl.constexpr, C: tl.constexpr, WIDTH: tl.constexpr, COLUMNS: tl.constexpr,
     BLOCKS: tl.constexpr, KEY_BLOCK: tl.constexpr, HAS_LISTS: tl.constexpr,
 ):  # fmt: skip
@@ -137,7 +142,7 @@ def dense_keys_backward(
         groups = heads // group
         b = key_head // groups
         n = block * COLUMNS
-        key_count = keys_of(LENGTHS, b, keys, HAS_LENGTHS)
+        key_count = keys_of(LIMITS, b, keys, HAS_LENGTHS)
         k = load_columns(K + (b * kb + (key_head % groups) * kh), kj, n, key_count, D, WIDTH, COLUMNS)
         v = load_columns(V + (b * vb + (key_head % groups) * vh), vj, n, key_count, C, WIDTH, COLUMNS)
         dk = tl.zeros([COLUMNS, WIDTH], tl.float32)
@@ -161,12 +166,12 @@ def dense_keys_backward(
                         end = _next_where(has_mass == 0, blocks, start, row_blocks)
                         for row_block in range(start, end):
                             rows = dense_rows(
-                                head, row_block, queries, key_count, diagonal, extras, SHIFTS, has_shifts, CAUSAL,
-                                not HAS_LISTS,
+                                LIMITS, b, head, row_block, queries, keys, diagonal, extras, SHIFTS, has_shifts,
+                                CAUSAL, HAS_LENGTHS, HAS_SPANS, not HAS_LISTS,
                             )  # fmt: skip
                             first_row = row_block * DENSE_ROWS
                             # Queries of a sequence without keys may hold NaN: load zeros.
-                            asks = rows.inside & (rows.ends > 0) if HAS_LENGTHS else rows.inside
+                            asks = rows.inside & (rows.ends > 0) if HAS_LENGTHS or HAS_SPANS else rows.inside
                             q = load_rows(Q + (b * qb + h * qh), qi, first_row, asks, D, WIDTH)
                             g = load_rows(G + (b * gb + h * gh), gi, first_row, rows.inside, C, WIDTH)
                             state = _state_of(STATES, rows)

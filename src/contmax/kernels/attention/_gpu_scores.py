@@ -54,7 +54,7 @@ class Rows(NamedTuple):
         first: index of the first query among the queries of all heads, int64.
         index: position of each query in its sequence.
         inside: whether each query exists.
-        ends: each query may attend only keys before this one.
+        begins, ends: each query may attend keys from `begins` on, which is read if `has_spans`, and before `ends`.
         unmasked: scores of keys before this one need no mask, bias or shift.
         shifts: pointer to the shift of the first row (`shift_of_rows`), read if `has_shifts`.
     """
@@ -62,7 +62,9 @@ class Rows(NamedTuple):
     first: Any
     index: Any
     inside: Any
+    begins: Any
     ends: Any
+    has_spans: tl.constexpr
     unmasked: Any
     shifts: Any
     has_shifts: tl.constexpr
@@ -107,6 +109,37 @@ def end_of(row, key_count, diagonal, CAUSAL: tl.constexpr):
         return tl.minimum(tl.maximum(row + 1 + diagonal, 0), key_count)
     else:
         return row * 0 + key_count
+
+
+@triton.jit
+def limits_of(
+    LIMITS, b, head, rows, inside, queries, keys, diagonal, CAUSAL: tl.constexpr, HAS_LENGTHS: tl.constexpr,
+    HAS_SPANS: tl.constexpr,
+):  # fmt: skip
+    """Rows may attend keys from `begins` on and before `ends`; with spans, LIMITS (heads, queries, 2) holds both."""
+    if HAS_SPANS:
+        at = LIMITS + (head * queries + rows) * 2
+        return tl.load(at, mask=inside, other=0), tl.load(at + 1, mask=inside, other=0)
+    else:
+        return rows * 0, end_of(rows, keys_of(LIMITS, b, keys, HAS_LENGTHS), diagonal, CAUSAL)
+
+
+@triton.jit
+def first_of(begins, ends, block: tl.constexpr, HAS_SPANS: tl.constexpr):
+    """The first key that a row may attend, rounded down to whole blocks; rows without keys end at 0."""
+    if HAS_SPANS:
+        return tl.min(tl.where(ends > 0, begins, 2**31 - 1), 0) // block * block
+    else:
+        return 0
+
+
+@triton.jit
+def are_allowed(j, inside, begins, ends, HAS_SPANS: tl.constexpr):
+    """Which keys j (n,) each row may attend, (R, n)."""
+    allowed = inside[:, None] & (j[None, :] < ends[:, None])
+    if HAS_SPANS:
+        allowed = allowed & (j[None, :] >= begins[:, None])
+    return allowed
 
 
 @triton.jit
@@ -194,18 +227,22 @@ def with_extras(z, row, j, allowed, scale, extras):
 
 @triton.jit
 def dense_rows(
-    head, block, queries, key_count, diagonal, extras, SHIFTS, is_shifted,
-    CAUSAL: tl.constexpr, HAS_SHIFTS: tl.constexpr,
+    LIMITS, b, head, block, queries, keys, diagonal, extras, SHIFTS, is_shifted,
+    CAUSAL: tl.constexpr, HAS_LENGTHS: tl.constexpr, HAS_SPANS: tl.constexpr, HAS_SHIFTS: tl.constexpr,
 ):  # fmt: skip
     """The `Rows` of a block; `is_shifted`: whether a row may have a shift, which then applies to all its scores."""
     row = block * DENSE_ROWS
     index, first = row + tl.arange(0, DENSE_ROWS), head * queries + row
+    inside = index < queries
     unmasked = 0
-    if not (extras.has_mask or extras.has_bias):
+    if not (extras.has_mask or extras.has_bias or HAS_SPANS):
         is_whole = (row + DENSE_ROWS <= queries) & (is_shifted == 0)
-        unmasked = tl.where(is_whole, end_of(row, key_count, diagonal, CAUSAL), 0)
-    ends = end_of(index, key_count, diagonal, CAUSAL)
-    return Rows(first, index, index < queries, ends, unmasked, SHIFTS + first, HAS_SHIFTS)
+        end = end_of(row, keys_of(LIMITS, b, keys, HAS_LENGTHS), diagonal, CAUSAL)
+        unmasked = tl.where(is_whole, end, 0)
+    begins, ends = limits_of(
+        LIMITS, b, head, index, inside, queries, keys, diagonal, CAUSAL, HAS_LENGTHS, HAS_SPANS
+    )  # fmt: skip
+    return Rows(first, index, inside, begins, ends, HAS_SPANS, unmasked, SHIFTS + first, HAS_SHIFTS)
 
 
 @triton.jit
@@ -219,7 +256,7 @@ def dense_scores(q, k, n, rows, extras):
     x = z * extras.scale if extras.has_bias else z
     if n + k.shape[1] > rows.unmasked:
         j = n + tl.arange(0, k.shape[1])
-        allowed = rows.inside[:, None] & (j[None, :] < rows.ends[:, None])
+        allowed = are_allowed(j, rows.inside, rows.begins, rows.ends, rows.has_spans)
         row, wide = rows.index.to(tl.int64)[:, None], j.to(tl.int64)[None, :]
         x = with_extras(z, row, wide, allowed, extras.scale if extras.has_bias else 1.0, extras)
         if rows.has_shifts:

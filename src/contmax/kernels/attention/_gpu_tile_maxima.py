@@ -19,11 +19,14 @@ from contmax.kernels.attention._gpu_scores import (
     LANES,
     PRECISION,
     Extras,
+    are_allowed,
     end_of,
     epsilon_of_heads,
+    first_of,
     keys_of,
     larger,
     last_block_and_head,
+    limits_of,
     load_columns,
     load_rows,
     start_of,
@@ -144,11 +147,12 @@ def _whole_blocks(
 
 @triton.jit(do_not_specialize=ANY_SIZE)
 def tile_maxima(
-    Q, K, M, B, LENGTHS, A, MAXIMA,
-    begin, last, tiles, abreast, keys, diagonal, heads, group, scale, fixed_epsilon,
+    Q, K, M, B, LIMITS, A, MAXIMA,
+    begin, last, tiles, abreast, queries, keys, diagonal, heads, group, scale, fixed_epsilon,
     qb, qh, qi, kb, kh, kj, mb, mh, mi, mj, bb, bh, bi, bj,
     PER_HEAD: tl.constexpr,
     CAUSAL: tl.constexpr, HAS_MASK: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_LENGTHS: tl.constexpr,
+    HAS_SPANS: tl.constexpr,
     D: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     """Write MAXIMA (heads, last − begin, tiles, 2) of queries begin … last − 1, but not of tiles beyond the last key.
@@ -162,13 +166,20 @@ def tile_maxima(
     q = load_rows(Q + (b * qb + h * qh), qi, begin + block * ROWS, inside, D, WIDTH)
     extras = Extras(scale, M + (b * mb + h * mh), (mi, mj), HAS_MASK, B + (b * bb + h * bh), (bi, bj), HAS_BIAS)
     K += b * kb + (h // group) * kh
-    key_count = keys_of(LENGTHS, b, keys, HAS_LENGTHS)
-    ends = end_of(rows, key_count, diagonal, CAUSAL)
-    end = end_of(tl.minimum(begin + (block + 1) * ROWS, last) - 1, key_count, diagonal, CAUSAL)
+    key_count = keys_of(LIMITS, b, keys, HAS_LENGTHS)
+    begins, ends = limits_of(
+        LIMITS, b, head, rows, inside, queries, keys, diagonal, CAUSAL, HAS_LENGTHS, HAS_SPANS
+    )  # fmt: skip
+    if HAS_SPANS:
+        end = tl.max(ends, 0)
+    else:
+        end = end_of(tl.minimum(begin + (block + 1) * ROWS, last) - 1, key_count, diagonal, CAUSAL)
     # Every query of the block may attend every key before `whole`.
     whole = end_of(begin + block * ROWS, key_count, diagonal, CAUSAL) // COLUMNS * COLUMNS
-    if HAS_MASK or HAS_BIAS:
+    if HAS_MASK or HAS_BIAS or HAS_SPANS:
         whole = 0
+    # Tiles are written whole, and may have more keys than a block.
+    start = first_of(begins, ends, WIDE if WIDE > COLUMNS else COLUMNS, HAS_SPANS) // COLUMNS
     GROUPS: tl.constexpr = COLUMNS // WIDE if WIDE <= COLUMNS else 1
     STRIPS: tl.constexpr = LANES * GROUPS
     MAXIMA += (head * (last - begin) + block * ROWS) * tiles * 2
@@ -178,12 +189,12 @@ def tile_maxima(
     to = (MAXIMA, at, tl.broadcast_to(inside[:, None], [ROWS, STRIPS * 2]))
     best = tl.zeros([ROWS, LANES], tl.float32) + tl.where(inside, NOTHING, -NOTHING)[:, None]
     columns = tl.arange(0, COLUMNS)
-    for i in range((end - whole + COLUMNS - 1) // COLUMNS, 0, -1):
+    for i in range((end - whole + COLUMNS - 1) // COLUMNS, start, -1):
         n = whole + (i - 1) * COLUMNS
         j = n + columns
         k = load_columns(K, kj, n, key_count, D, WIDTH, COLUMNS)
         z = tl.dot(q, k, input_precision=PRECISION)
-        allowed = inside[:, None] & (j[None, :] < ends[:, None])
+        allowed = are_allowed(j, inside, begins, ends, HAS_SPANS)
         row, wide = rows.to(tl.int64)[:, None], j.to(tl.int64)[None, :]
         x = with_extras(z, row, wide, allowed, scale if HAS_BIAS else 1.0, extras)
         best = larger(best, _largest(x))

@@ -18,6 +18,8 @@ class AttentionOptions(NamedTuple):
         lengths: the number of keys of each sequence, (B, 1, …), or None.
         diagonal: query i may attend keys j ≤ i + diagonal only; None without a causal mask.
         scale: factor of the products ⟨q, k⟩, not negative.
+        spans: the first key that each query may attend, and the end of its keys: integers that broadcast to (B, H, Q,
+            2), (0, 0) for queries without keys. None for all keys; with spans `lengths` and `diagonal` are None.
     """
 
     mask: Tensor | None
@@ -25,6 +27,7 @@ class AttentionOptions(NamedTuple):
     lengths: Tensor | None
     diagonal: int | None
     scale: float
+    spans: Tensor | None = None
 
 
 class AttentionLists(NamedTuple):

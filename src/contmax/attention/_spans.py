@@ -1,0 +1,125 @@
+"""Spans of keys: the first key that each query may attend, and the end of its keys.
+
+Packed sequences, sliding windows, causal masks and lengths all give every query one span of neighbouring keys. Spans
+take memory in proportion to the number of queries, where a mask takes queries times keys.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from contmax._eager import is_eager_cpu
+from contmax.attention._arguments import Inputs, beside
+
+
+class Packing(NamedTuple):
+    """Where packed sequences begin: sequence n has the positions offsets[n], …, offsets[n + 1] − 1.
+
+    Attributes:
+        of_queries, of_keys: offsets of both, int64 (N + 1,).
+    """
+
+    of_queries: Tensor
+    of_keys: Tensor
+
+
+def with_spans(
+    inputs: Inputs,
+    cu_seqlens: Tensor | tuple[Tensor, Tensor] | None,
+    window: tuple[int | None, int | None] | None,
+    block_mask: Any,
+) -> Inputs:
+    """The inputs with spans for all of these arguments and for the causal mask and lengths, which they take over.
+
+    A `block_mask` that gives some query no single span is joined to the mask instead.
+
+    Raises:
+        ValueError, TypeError: if an argument does not fit; the message says what to pass.
+    """
+    queries, keys = inputs.sizes
+    device = inputs.query.device
+    position = torch.arange(queries, device=device)
+    if cu_seqlens is None:
+        begin, end, aligned = torch.zeros_like(position), position.new_full((queries,), keys), position + keys - queries
+        if inputs.lengths is not None:
+            end = torch.minimum(end, inputs.lengths.squeeze(-1).to(end.dtype))
+    else:
+        if inputs.lengths is not None:
+            raise ValueError("lengths counts the keys of padded sequences; pass it or cu_seqlens, not both.")
+        begin, end, aligned = _in_packing(position, _checked_packing(cu_seqlens, inputs))
+    if inputs.diagonal is not None:
+        end = torch.minimum(end, aligned + 1)
+    left, right = _checked_window(window)
+    if left is not None:
+        begin = torch.maximum(begin, aligned - left)
+    if right is not None:
+        end = torch.minimum(end, aligned + right + 1)
+    mask = inputs.mask
+    if block_mask is not None:
+        # This import takes longer than most calls.
+        from contmax.attention._block_mask import keys_allowed_by
+
+        allowed = keys_allowed_by(block_mask, queries, keys, device)
+        if allowed.spans is not None:
+            begin, end = torch.maximum(begin, allowed.spans[..., 0]), torch.minimum(end, allowed.spans[..., 1])
+        else:
+            mask = allowed.mask if mask is None else allowed.mask & mask
+    begin, end = torch.broadcast_tensors(begin.clamp(0, keys), end.clamp(0, keys))
+    spans = torch.stack([begin, end], -1).masked_fill((begin >= end).unsqueeze(-1), 0)
+    return inputs._replace(mask=mask, lengths=None, diagonal=None, spans=spans)
+
+
+def _in_packing(position: Tensor, packing: Packing) -> tuple[Tensor, Tensor, Tensor]:
+    """For each query the first key of its sequence, the end of these keys, and the key that is aligned with the query.
+
+    The last query of a sequence is aligned with its last key. Queries after the last sequence get no keys.
+    """
+    of_queries, of_keys = packing
+    sequence = torch.searchsorted(of_queries, position, right=True) - 1
+    is_packed = (sequence >= 0) & (sequence < len(of_queries) - 1)
+    sequence = sequence.clamp(0, max(len(of_queries) - 2, 0))
+    following = (sequence + 1).clamp(max=len(of_queries) - 1)
+    end = torch.where(is_packed, of_keys[following], 0)
+    return of_keys[sequence], end, position + of_keys[following] - of_queries[following]
+
+
+def _checked_packing(cu_seqlens: Tensor | tuple[Tensor, Tensor], inputs: Inputs) -> Packing:
+    both = cu_seqlens if isinstance(cu_seqlens, Sequence) else (cu_seqlens, cu_seqlens)
+    if len(both) != 2 or not all(isinstance(offsets, Tensor) for offsets in both):
+        raise TypeError(
+            "cu_seqlens must be a tensor (N + 1,), or a pair of them, one for queries and one for keys; got "
+            f"{type(cu_seqlens).__name__} of {', '.join(type(offsets).__name__ for offsets in both)}."
+        )
+    for offsets, size, name in zip(both, inputs.sizes, ("queries", "keys"), strict=True):
+        if offsets.dim() != 1 or len(offsets) == 0 or offsets.is_floating_point() or offsets.dtype == torch.bool:
+            raise ValueError(
+                f"cu_seqlens holds the integers 0, n₁, n₁ + n₂, …, where sequences of n₁, n₂, … positions begin and "
+                f"end, (N + 1,); got {offsets.dtype} of shape {tuple(offsets.shape)}. Pass lengths for padded sequences."
+            )
+        if is_eager_cpu(offsets):
+            steps = offsets.diff()
+            if int(offsets[0]) != 0 or bool((steps < 0).any()) or int(offsets[-1]) > size:
+                raise ValueError(
+                    f"cu_seqlens must begin with 0, not fall, and end at most at the number of {name}, {size}; got "
+                    f"{offsets.tolist() if len(offsets) < 10 else f'{int(offsets[0])}, …, {int(offsets[-1])}'}."
+                )
+    if len(both[0]) != len(both[1]):
+        raise ValueError(
+            f"cu_seqlens must count as many sequences of queries as of keys; got {len(both[0]) - 1} and "
+            f"{len(both[1]) - 1}."
+        )
+    return Packing(*[beside(inputs.query, offsets.long(), "cu_seqlens") for offsets in both])
+
+
+def _checked_window(window: tuple[int | None, int | None] | None) -> tuple[int | None, int | None]:
+    if window is None:
+        return None, None
+    is_pair = isinstance(window, Sequence) and len(window) == 2
+    if not is_pair or not all(x is None or (isinstance(x, int) and x >= 0) for x in window):
+        raise ValueError(
+            f"window must be two numbers of keys, those that a query may attend before and after its own position, or "
+            f"None for all; got {window!r}. For a causal window of 512 keys pass is_causal=True, window=(511, 0)."
+        )
+    return window
