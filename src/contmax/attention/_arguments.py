@@ -109,7 +109,7 @@ def checked_inputs(
         if isinstance(x, Tensor) and x.is_nested:
             raise TypeError(
                 f"{name} is a nested tensor. Pass its values, (H, positions of all sequences, d), with "
-                "cu_seqlens=x.offsets(); the values of x, (B, H, ragged, d), are x.transpose(1, 2).values().transpose(0, 1)."
+                "cu_seqlens=x.offsets(). Those of x, (B, H, ragged, d), are x.transpose(1, 2).values().transpose(0, 1)."
             )
     query, key, value = _as_autocast_takes(query, key, value)
     _check_tensors(query, key, value)

@@ -73,7 +73,7 @@ def _allowed(block_mask: BlockMask, rows: Tensor, keys: int) -> Tensor:
     place = torch.arange(keys, device=rows.device)
     some = _listed(block_mask.kv_num_blocks, block_mask.kv_indices)
     whole = torch.zeros_like(some)
-    if block_mask.full_kv_num_blocks is not None:
+    if block_mask.full_kv_num_blocks is not None and block_mask.full_kv_indices is not None:
         whole = _listed(block_mask.full_kv_num_blocks, block_mask.full_kv_indices)
     some, whole = (
         x.to(rows.device)[..., rows // by_query, :][..., (place // by_key).clamp(max=x.shape[-1] - 1)]

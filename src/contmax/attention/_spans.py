@@ -64,7 +64,7 @@ def with_spans(
         allowed = keys_allowed_by(block_mask, queries, keys, device)
         if allowed.spans is not None:
             begin, end = torch.maximum(begin, allowed.spans[..., 0]), torch.minimum(end, allowed.spans[..., 1])
-        else:
+        elif allowed.mask is not None:
             mask = allowed.mask if mask is None else allowed.mask & mask
     begin, end = torch.broadcast_tensors(begin.clamp(0, keys), end.clamp(0, keys))
     spans = torch.stack([begin, end], -1).masked_fill((begin >= end).unsqueeze(-1), 0)
@@ -95,8 +95,8 @@ def _checked_packing(cu_seqlens: Tensor | tuple[Tensor, Tensor], inputs: Inputs)
     for offsets, size, name in zip(both, inputs.sizes, ("queries", "keys"), strict=True):
         if offsets.dim() != 1 or len(offsets) == 0 or offsets.is_floating_point() or offsets.dtype == torch.bool:
             raise ValueError(
-                f"cu_seqlens holds the integers 0, n₁, n₁ + n₂, …, where sequences of n₁, n₂, … positions begin and "
-                f"end, (N + 1,); got {offsets.dtype} of shape {tuple(offsets.shape)}. Pass lengths for padded sequences."
+                "cu_seqlens holds the integers 0, n₁, n₁ + n₂, …, where sequences of n₁, n₂, … positions begin and end, "
+                f"(N + 1,); got {offsets.dtype} of shape {tuple(offsets.shape)}. Pass lengths for padded sequences."
             )
         if is_eager_cpu(offsets):
             steps = offsets.diff()
