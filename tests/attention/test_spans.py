@@ -183,7 +183,7 @@ def test_capped_scores_and_sinks(options, alpha):
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"cu_seqlens": torch.tensor([[0, 3]])}, "integers 0"),
+        ({"cu_seqlens": torch.tensor([[0, 3]])}, "holds integers 0"),
         ({"cu_seqlens": torch.tensor([1, 3])}, "begin with 0"),
         ({"cu_seqlens": torch.tensor([0, 5, 3])}, "not fall"),
         ({"cu_seqlens": torch.tensor([0, 31])}, "number of queries, 30; got \\[0, 31\\]"),

@@ -95,7 +95,7 @@ def _checked_packing(cu_seqlens: Tensor | tuple[Tensor, Tensor], inputs: Inputs)
     for offsets, size, name in zip(both, inputs.sizes, ("queries", "keys"), strict=True):
         if offsets.dim() != 1 or len(offsets) == 0 or offsets.is_floating_point() or offsets.dtype == torch.bool:
             raise ValueError(
-                "cu_seqlens holds the integers 0, n₁, n₁ + n₂, …, where sequences of n₁, n₂, … positions begin and end, "
+                "cu_seqlens holds integers 0, n₁, n₁ + n₂, …, where sequences of n₁, n₂, … positions begin and end, "
                 f"(N + 1,); got {offsets.dtype} of shape {tuple(offsets.shape)}. Pass lengths for padded sequences."
             )
         if is_eager_cpu(offsets):
