@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, ParamSpec
+from typing import ParamSpec
 
 import torch
 from torch import Tensor
@@ -104,13 +104,6 @@ class AlphaModule(ShownModule):
             )
         with torch.no_grad():
             stored.copy_(self._start)
-
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
-        # Earlier versions stored a given α under these names.
-        for old in ("alpha", "fixed_alpha"):
-            if prefix + old in state_dict:
-                state_dict[prefix + "given_alpha"] = state_dict.pop(prefix + old)
-        super()._load_from_state_dict(state_dict, prefix, *arguments)
 
     def _show(self, name: str) -> str:
         alpha = self.alpha
