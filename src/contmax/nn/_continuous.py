@@ -14,15 +14,16 @@ from contmax.nn._module import AlphaModule, ShownModule, basis_is_argument, chec
 from contmax.nn._place import (
     Matching,
     Place,
+    Where,
     checked_matching,
     density_of_moments,
     density_of_scale,
     moments_of_weights,
-    unmasked,
     weighted_mean,
 )
 from contmax.signal import continuous_attention
 from contmax.signal._fused_context import fused_context
+from contmax.signal._observations import unmasked
 
 
 class ContinuousAttention(AlphaModule):
@@ -244,7 +245,7 @@ class CombinedAttention(ShownModule):
         """
         check_keys(keys, values)
         grid = self.continuous.grid if grid is None and positions is None else grid
-        where: dict[str, Any] = {"positions": positions, "grid": grid, "mask": mask}
+        where = Where(positions, grid, mask)
         density, weights, first = self._place(values if keys is None else keys, query, where)
         if weights is None:
             raise ValueError(
@@ -252,20 +253,19 @@ class CombinedAttention(ShownModule):
             )
         if first is None or keys is not None:
             first = weighted_mean(weights, unmasked(values, mask))
-        second, _ = self.continuous(values, density, **where, need_density=False)
+        second, _ = self.continuous(values, density, **where._asdict(), need_density=False)
         return first + second, (weights, density if need_density else None)
 
-    def _place(self, looked_at: Tensor, query: Tensor | None, where: dict[str, Any]) -> Place:
+    def _place(self, looked_at: Tensor, query: Tensor | None, where: Where) -> Place:
         """The density of the continuous attention, and weights and context of the discrete attention."""
-        attend = self.continuous
+        head: Any = self.continuous.head
+        options: dict[str, Any] = {"alpha": self.continuous.alpha, "query": query, **where._asdict()}
         if self.discrete is None:
-            head: Any = attend.head
-            place: Place = head.attend(looked_at, alpha=attend.alpha, query=query, **where)
+            place: Place = head.attend(looked_at, **options)
             return place
-        context, weights = self.discrete(looked_at, query, mask=where["mask"])
-        if attend.head is None:
-            dim = attend.basis.event_dim
-            density = density_of_moments(*moments_of_weights(weights, dim, **where), attend.alpha, dim, self.matching)
-        else:
-            density = attend.head(looked_at, alpha=attend.alpha, query=query, **where)
-        return Place(density, weights, context)
+        context, weights = self.discrete(looked_at, query, mask=where.mask)
+        if head is not None:
+            return Place(head(looked_at, **options), weights, context)
+        dim = self.continuous.basis.event_dim
+        mean, covariance = moments_of_weights(weights, dim, where)
+        return Place(density_of_moments(mean, covariance, options["alpha"], dim, self.matching), weights, context)

@@ -93,12 +93,12 @@ class DiscreteAttention(AlphaModule):
         if scores is None:
             check_values(values, self.embed_dim, "values")
             check_query(query, self.query_dim, values)
-        _check(values, query if scores is None else scores, scores, mask)
-        seen = _with_zeros(values, scores, mask)
-        z = self._scores(seen, query) if scores is None else scores
-        if mask is not None and z.dim() == 3 and mask.dim() == 2:
+        per_query = query if scores is None else scores
+        _check(values, per_query, scores, mask)
+        if mask is not None and mask.dim() == 2 and per_query is not None and per_query.dim() == 3:
             mask = mask.unsqueeze(-2)
-        weights = entmax(z, self.alpha, mask=mask)
+        seen = _with_zeros(values, scores, mask)
+        weights = entmax(self._scores(seen, query) if scores is None else scores, self.alpha, mask=mask)
         return weighted_mean(weights, seen), weights
 
     def _scores(self, values: Tensor, query: Tensor | None) -> Tensor:
@@ -131,8 +131,6 @@ def _with_zeros(values: Tensor, scores: Tensor | None, mask: Tensor | None) -> T
     allowed = mask
     if scores is not None:
         finite = scores.detach() != -torch.inf
-        if mask is not None and mask.dim() == 2 and finite.dim() == 3:
-            mask = mask.unsqueeze(-2)
         allowed = finite if mask is None else mask & finite
     if allowed is None:
         return values

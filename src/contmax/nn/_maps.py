@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from torch import Tensor
 
@@ -95,19 +96,15 @@ class Entmax(AlphaModule):
         """Probabilities of the shape of the scores."""
         alpha = self.alpha
         if self.num_heads is not None:
-            self._check_heads(scores)
+            rank = scores.dim()
+            if not -rank <= self.head_dim < rank or scores.shape[self.head_dim] != self.num_heads:
+                raise ValueError(
+                    f"scores of shape {tuple(scores.shape)} do not have {self.num_heads} heads along axis "
+                    f"{self.head_dim}. Pass scores such as (B, H, Q, L), or set head_dim."
+                )
         if isinstance(alpha, Tensor) and alpha.dim():
-            axis = self.head_dim % scores.dim()
-            alpha = alpha.view([-1 if d == axis else 1 for d in range(scores.dim())])
+            alpha = alpha.view([-1 if d == self.head_dim % scores.dim() else 1 for d in range(scores.dim())])
         return entmax(scores, alpha, self.dim, mask=mask, temperature=temperature)
-
-    def _check_heads(self, scores: Tensor) -> None:
-        rank = scores.dim()
-        if not -rank <= self.head_dim < rank or scores.shape[self.head_dim] != self.num_heads:
-            raise ValueError(
-                f"scores of shape {tuple(scores.shape)} do not have {self.num_heads} heads along axis {self.head_dim}. "
-                "Pass scores such as (B, H, Q, L), or set head_dim."
-            )
 
     def extra_repr(self) -> str:
         """The text of `repr` between the parentheses."""
@@ -159,13 +156,5 @@ class FenchelYoungLoss(AlphaModule):
         mask: Bool[Tensor, "..."] | None = None,
     ) -> Float[Tensor, "..."]:
         """The loss of logits (N, C, …) against class ids (N, …) or soft targets (N, C, …)."""
-        return entmax_loss(
-            scores,
-            target,
-            self.alpha,
-            mask=mask,
-            weight=self.weight,
-            ignore_index=self.ignore_index,
-            label_smoothing=self.label_smoothing,
-            reduction=self.reduction,
-        )
+        options: dict[str, Any] = {name: getattr(self, name) for name in self._shown}
+        return entmax_loss(scores, target, mask=mask, weight=self.weight, **options)
