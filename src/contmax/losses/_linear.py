@@ -10,7 +10,7 @@ from torch.utils.checkpoint import checkpoint
 
 from contmax._backend import Backend, backend_of
 from contmax._by_reference import gradients_by_reference, refused_by_kernels
-from contmax._eager import all_hold_numbers, is_exporting, wide_dtype
+from contmax._eager import all_hold_numbers, as_autocast_takes, is_exporting, wide_dtype
 from contmax._torch_private import forward_mode_is_on
 from contmax._typing import Float, Shaped
 from contmax.kernels.losses import LinearLoss, Supports
@@ -73,7 +73,7 @@ def linear_entmax_loss(
     """
     _check_shapes(hidden, weight, target, bias)
     check_options(None, label_smoothing, reduction, weight.shape[0])
-    hidden, weight, bias = _as_linear_takes(hidden, weight, bias)
+    hidden, weight, bias = as_autocast_takes(hidden, weight, bias)
     # Our operators take no tensors of torch.func or forward mode, and exported programs must not call our operators.
     if torch.compiler.is_compiling():
         in_blocks = not is_exporting()
@@ -174,16 +174,6 @@ def _checkpointed_losses(
         arguments = (hidden[rows], weight, bias, ids[rows], index, smoothing)
         losses.append(checkpoint(_two_step_losses, *arguments, use_reentrant=False, preserve_rng_state=False))
     return torch.cat(losses)
-
-
-def _as_linear_takes(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
-    """The arguments in the dtype to which autocast casts them for F.linear."""
-    device = hidden.device.type
-    if hidden.is_meta or not torch.is_autocast_enabled(device):
-        return hidden, weight, bias
-    dtype = torch.get_autocast_dtype(device)
-    cast = [x if x is None or x.dtype == torch.float64 else x.to(dtype) for x in (hidden, weight, bias)]
-    return cast[0], cast[1], cast[2]  # type: ignore[return-value]
 
 
 def _check_shapes(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None) -> None:

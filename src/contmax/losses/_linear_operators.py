@@ -41,17 +41,12 @@ _LAYER = ("loss_hidden", "loss_weight", "loss_bias", "loss_target")
 
 def token_blocks(tokens: int, fused: bool) -> Iterator[slice]:
     """Slices of tokens, whose logits are in memory at once; `fused`: by Triton's kernels."""
-    return _slices(tokens, _BLOCKS_FUSED if fused else _TOKEN_BLOCKS, _FEWEST_TOKENS)
+    return _slices(tokens, _TOKEN_BLOCKS, _FEWEST_TOKENS, fused)
 
 
-def _class_blocks(classes: int, fused: bool) -> Iterator[slice]:
-    """Slices of classes, whose logits are in memory at once; `fused`: by Triton's kernels."""
-    return _slices(classes, _BLOCKS_FUSED if fused else _CLASS_BLOCKS, _FEWEST_CLASSES)
-
-
-def _slices(count: int, parts: int, fewest: int) -> Iterator[slice]:
+def _slices(count: int, parts: int, fewest: int, fused: bool) -> Iterator[slice]:
     """About `parts` slices of range(count), each of at least `fewest` or, if more than a tile, of whole tiles."""
-    size = max(-(-count // parts), fewest)
+    size = max(-(-count // (_BLOCKS_FUSED if fused else parts)), fewest)
     if size > _TILE:
         size = -(-size // _TILE) * _TILE
     return (slice(start, min(start + size, count)) for start in range(0, count, size))
@@ -152,7 +147,7 @@ def _dense_products(logits: Tensor, loss: LinearLoss, statistics: Tensor, fused:
     if weight.is_cuda:
         return torch.mm(difference, weight, out_dtype=wide)
     total = difference.new_zeros(difference.shape[0], weight.shape[1], dtype=wide)
-    for columns in _class_blocks(len(weight), fused):
+    for columns in _slices(len(weight), _CLASS_BLOCKS, _FEWEST_CLASSES, fused):
         total.addmm_(difference[:, columns].to(wide), weight[columns].to(wide))
     return total
 
@@ -211,7 +206,7 @@ def _write_dense_sums(
     hidden, weight, bias, target = loss[:4]
     # The hidden vector of an ignored token may be NaN, and NaN times a residual of 0 is NaN.
     hidden = hidden.masked_fill((target == IGNORED).unsqueeze(-1), 0)
-    for columns in _class_blocks(len(weight), fused):
+    for columns in _slices(len(weight), _CLASS_BLOCKS, _FEWEST_CLASSES, fused):
         logits = F.linear(hidden, weight[columns], None if bias is None else bias[columns])
         difference = _residual(logits, target - columns.start, loss, statistics, g, fused)
         torch.mm(difference.mT, hidden, out=grad_weight[columns])

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from contmax._eager import device_type, is_eager_cpu, refuse_tracing, wide_dtype
+from contmax._mask import broadcasts_to
 from contmax._torch_private import autocast_is_on_anywhere
 from contmax.maps._half_precision import HALF_PRECISION, widened_scores
 
@@ -74,9 +75,8 @@ def checked_alpha(alpha: float | Tensor, scores: Tensor, dim: int) -> float | Te
             f"a tensor alpha must be floating-point; got {alpha.dtype}. Pass alpha.float() or a Python float."
         )
     axis = dim % scores.dim() - scores.dim()
-    sizes = zip(reversed(alpha.shape), reversed(scores.shape), strict=False)
-    has_one = alpha.dim() <= scores.dim() and (alpha.dim() < -axis or alpha.shape[axis] == 1)
-    if not (has_one and all(a in (1, n) for a, n in sizes)):
+    has_one = alpha.dim() < -axis or alpha.shape[axis] == 1
+    if not (has_one and broadcasts_to(alpha, scores.shape)):
         raise ValueError(
             f"alpha of shape {tuple(alpha.shape)} does not fit scores of shape {tuple(scores.shape)}: it must "
             f"broadcast to them with size 1 along dim {dim}. One alpha per head of (B, H, Q, L) scores: (H, 1, 1)."

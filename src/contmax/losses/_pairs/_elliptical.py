@@ -162,18 +162,16 @@ def elliptical_sampled(prediction: Elliptical, target: Empirical) -> Float[Tenso
     samples = points_of(target, target.samples)
     mean = (weights * samples).sum(-2)
     centred = samples - mean.unsqueeze(-2)
-    misplaced = scale.mahalanobis_sq(mean - points_of(prediction, prediction.loc))
-    return prediction._profile.conjugate(scale.half_log_det()) + 0.5 * (misplaced + _trace(scale, centred, weights))
-
-
-def _trace(scale: Scale, centred: Float[Tensor, "*batch n N"], weights: Float[Tensor, "*batch n 1"]) -> Tensor:
-    """tr(Σ⁻¹C) for the covariance C of centred samples; only variances are needed where Σ is diagonal."""
+    # tr(Σ⁻¹C), for which only variances are needed where Σ is diagonal.
     if isinstance(scale, DiagonalScale):
-        return ((weights * centred.square()).sum(-2) / scale.diagonal()).sum(-1)
-    covariance = (weights * centred).mT @ centred
-    half = torch.linalg.solve_triangular(scale.tril(), covariance, upper=False)
-    whitened: Tensor = torch.linalg.solve_triangular(scale.tril(), half.mT, upper=False)
-    return whitened.diagonal(dim1=-2, dim2=-1).sum(-1)
+        trace = ((weights * centred.square()).sum(-2) / scale.diagonal()).sum(-1)
+    else:
+        covariance = (weights * centred).mT @ centred
+        half = torch.linalg.solve_triangular(scale.tril(), covariance, upper=False)
+        whitened = torch.linalg.solve_triangular(scale.tril(), half.mT, upper=False)
+        trace = whitened.diagonal(dim1=-2, dim2=-1).sum(-1)
+    misplaced = scale.mahalanobis_sq(mean - points_of(prediction, prediction.loc))
+    return prediction._profile.conjugate(scale.half_log_det()) + 0.5 * (misplaced + trace)
 
 
 def summary_of(target: Distribution) -> Summary:
