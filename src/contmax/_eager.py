@@ -15,7 +15,6 @@ Tracers, fake tensors and vmapped tensors have no values, and on an accelerator 
 """
 
 import contextlib
-from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -143,7 +142,7 @@ def refuse_tracing() -> None:
         )
 
 
-def without_autocast(like: Tensor) -> AbstractContextManager[object]:
+def without_autocast(like: Tensor) -> contextlib.AbstractContextManager[object]:
     """A context that switches autocast off on the device of `like`; the meta device has no autocast."""
     if like.is_meta:
         return contextlib.nullcontext()

@@ -9,6 +9,7 @@ from contmax._eager import device_type, is_eager_cpu, refuse_tracing, wide_dtype
 from contmax._mask import broadcasts_to
 from contmax._torch_private import autocast_is_on_anywhere
 from contmax.maps._half_precision import HALF_PRECISION, widened_scores
+from contmax.maps._threshold import below_maximum
 
 
 def checked_scores(scores: Tensor, dim: int, name: str) -> Tensor:
@@ -57,10 +58,9 @@ def tempered(scores: Tensor, temperature: float | Tensor, dim: int) -> Tensor:
             f"temperature must be positive; got {_described(temperature)}. Pass 1.0 to leave scores as they are."
         )
     # Scores less their maximum overflow only to −inf, and a temperature of at least `smallest` has a finite inverse.
-    top = scores.detach().amax(dim, keepdim=True)
     smallest = torch.finfo(scores.dtype).tiny
     temperature = temperature.clamp(min=smallest) if isinstance(temperature, Tensor) else max(temperature, smallest)
-    return (scores - torch.where(top == -torch.inf, 0, top)) / temperature
+    return below_maximum(scores, dim) / temperature
 
 
 def checked_alpha(alpha: float | Tensor, scores: Tensor, dim: int) -> float | Tensor:

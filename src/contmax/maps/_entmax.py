@@ -14,7 +14,7 @@ from torch.compiler import is_dynamo_compiling
 from contmax._autograd import apply, bare_apply
 from contmax._backend import Backend, backend_of
 from contmax._by_reference import may_be_differentiated
-from contmax._eager import REAL_TYPES, is_eager
+from contmax._eager import REAL_TYPES, in_dtype, is_eager
 from contmax._mask import require_mask
 from contmax._torch_private import forward_mode_is_on, number_of_modes, torchscript_is_tracing, transforms_are_active
 from contmax._typing import Bool, Float
@@ -133,7 +133,7 @@ def entmax_map(
 ) -> Tensor:
     """p̂ along `dim` for checked arguments, in `dtype`; `weights` are masses w of the points, so that Σ w p = 1."""
     if weights is None and isinstance(alpha, float) and alpha == 1:
-        return _softmax_or_zeros(scores, dim)
+        return in_dtype(_softmax_or_zeros(scores, dim), dtype or scores.dtype)
     backend = backend_of_map(scores, alpha)
     if backend is Backend.TORCH and scores.dtype in HALF_PRECISION:
         scores = widened_scores(scores)
@@ -148,7 +148,7 @@ def entmax_map(
     to = dtype if dtype is not None and backend is Backend.TRITON else scores.dtype
     p: Tensor = apply(_Entmax, x, index, mask, weights, to, backend)
     p = p if x is scores else p.movedim(-1, dim)
-    return p if dtype is None or p.dtype == dtype else p.to(dtype)
+    return in_dtype(p, dtype or p.dtype)
 
 
 def _softmax_or_zeros(scores: Tensor, dim: int) -> Tensor:
@@ -177,9 +177,6 @@ def _apply(
             scores, mask = scores.masked_fill(~mask, -torch.inf), None
         if not _is_one(temperature):
             scores = tempered(scores, temperature, dim)
-    if _is_one(index):
-        p = _softmax_or_zeros(scores, dim)
-        return p if p.dtype == dtype else p.to(dtype)
     return entmax_map(scores, index, dim, None, mask, dtype)
 
 

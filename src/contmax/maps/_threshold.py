@@ -188,6 +188,12 @@ def power_on_support(p: Tensor, exponent: float | Tensor) -> Tensor:
     return torch.where(inside, torch.where(inside, p, 1) ** exponent, 0)
 
 
+def below_maximum(scores: Tensor, dim: int) -> Tensor:
+    """Scores less their maximum, which counts as a constant in derivatives; −∞ where all scores are −∞."""
+    top = scores.detach().amax(dim, keepdim=True)
+    return scores - torch.where(top == -torch.inf, 0, top)
+
+
 def or_one(total: Tensor) -> Tensor:
     """`total` with 1 in place of 0, a safe denominator: fully masked slices give 0, not NaN."""
     return torch.where(total == 0, 1, total)

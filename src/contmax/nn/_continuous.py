@@ -10,7 +10,7 @@ from contmax._backend import triton_runs_on
 from contmax._typing import Bool, Float
 from contmax.basis import Basis
 from contmax.nn._gates import GateHead
-from contmax.nn._module import AlphaModule, ShownModule, basis_is_argument, check_keys, checked_grid
+from contmax.nn._module import AlphaModule, ShownModule, basis_comes_last, check_keys, checked_grid
 from contmax.nn._place import (
     Matching,
     Place,
@@ -67,7 +67,7 @@ class ContinuousAttention(AlphaModule):
 
     _shown = ("alpha", "penalty")
 
-    @basis_is_argument(at=0)
+    @basis_comes_last
     def __init__(
         self,
         basis: Basis,
@@ -196,7 +196,7 @@ class CombinedAttention(ShownModule):
 
     _shown = ("matching",)
 
-    @basis_is_argument(at=1)
+    @basis_comes_last
     def __init__(
         self,
         discrete: torch.nn.Module | None,

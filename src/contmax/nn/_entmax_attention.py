@@ -10,6 +10,7 @@ from contmax._mask import has_shape, require_boolean
 from contmax._typing import Bool, Float, Int
 from contmax.attention import entmax_attention
 from contmax.attention._arguments import checked_lengths
+from contmax.maps._threshold import power_on_support
 from contmax.nn._module import AlphaModule, check_values, split_heads
 
 
@@ -185,9 +186,7 @@ class EntmaxAttention(AlphaModule):
             count = (mask & (torch.arange(keys, device=delta.device) < count)).sum(-1, keepdim=True)
         log_n = torch.log(count.clamp(min=1).to(delta.dtype))
         # Where ln n = 0 the power is 0 with derivative 0 in γ; torch's derivative of 0^γ would be NaN.
-        is_positive = log_n > 0
-        power = torch.where(is_positive, torch.where(is_positive, log_n, 1) ** gamma, 0)
-        return delta + beta * power
+        return delta + beta * power_on_support(log_n, gamma)
 
     def extra_repr(self) -> str:
         """The text of `repr` between the parentheses."""

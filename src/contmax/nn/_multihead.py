@@ -17,7 +17,7 @@ from contmax.maps import moments
 from contmax.nn._module import (
     AlphaModule,
     ShownModule,
-    basis_is_argument,
+    basis_comes_last,
     check_values,
     checked_grid,
     split_heads,
@@ -175,7 +175,7 @@ class MultiheadContinuousAttention(AlphaModule):
 
     _shown = ("embed_dim", "num_heads", "alpha", "num_components", "kdim", "vdim", "penalty", "num_steps")
 
-    @basis_is_argument(at=2)
+    @basis_comes_last
     def __init__(
         self,
         embed_dim: int,

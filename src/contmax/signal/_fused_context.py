@@ -9,7 +9,6 @@ of K functions that is not learned. It returns None for other calls and for mist
 import functools
 import math
 from collections.abc import Callable
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -163,7 +162,7 @@ class _FusedContext(torch.autograd.Function):
         if values is None:
             return shares.unsqueeze(2) * cotangent.unsqueeze(1), None, None, None
         # Gradients by the reference can be differentiated again, and vmapped.
-        reference = partial(_reference, weights=weights, centre=centre, width=width, k=k, is_factor=is_factor)
+        reference = functools.partial(_reference, weights=weights, centre=centre, width=width, k=k, is_factor=is_factor)
         return *gradients_by_reference(reference, (values, loc, scale), ctx.needs_input_grad[:3], cotangent), None
 
 

@@ -41,16 +41,7 @@ from contmax.densities._elliptical import Elliptical
 from contmax.densities._scale import DiagonalScale, Scale, relative_excess
 from contmax.losses._fenchel_young import register_fenchel_young
 from contmax.losses._pairs import _negentropy
-from contmax.losses._pairs._negentropy import (
-    EXPONENT_MAX,
-    HEIGHT_SLACK,
-    Number,
-    expm1_excess_over,
-    is_infinite,
-    not_negative,
-    order_of,
-    tsallis_rate,
-)
+from contmax.losses._pairs._negentropy import Number
 
 # With Σ_q = τFFᵀ, F of `Summary`: where |ln τ| is larger, the loss is computed directly, as Ω*(f) + Ω(p) − E_p[f].
 _STRETCH_MAX = 16.0
@@ -80,7 +71,7 @@ def elliptical_loss(prediction: Elliptical, target: Distribution) -> Float[Tenso
     summary = summary_of(target)
     scale = prediction._sigma.to(torch.float64)
     misplaced = scale.mahalanobis_sq(summary.mean - points_of(prediction, prediction.loc))
-    misshapen = _misshapen_uniform if is_infinite(order_of(prediction.alpha)) else _misshapen
+    misshapen = _misshapen_uniform if _negentropy.is_infinite(_negentropy.order_of(prediction.alpha)) else _misshapen
     loss = 0.5 * misplaced + misshapen(prediction, scale, summary)
     return loss if summary.finite is None else torch.where(summary.finite, loss, math.inf)
 
@@ -105,15 +96,15 @@ def _misshapen(prediction: Elliptical, scale: Scale, target: Summary) -> Tensor:
     # For a target far from every member of the family, the terms of Ω*(f) + Ω(p) − E_p[f] do not cancel.
     excess, log_det = relative_excess(scale, target.factor)
     scatter = 0.5 * (excess + log_det + dim) * target.log_spread.exp()
-    direct = profile.conjugate(scale.half_log_det()) + scatter + tsallis_rate(shape - half_log_cov, gap)
-    return torch.where(far, not_negative(direct), near_part)
+    direct = profile.conjugate(scale.half_log_det()) + scatter + _negentropy.tsallis_rate(shape - half_log_cov, gap)
+    return torch.where(far, _negentropy.not_negative(direct), near_part)
 
 
 def _member_part(gap: Number, scale: Scale, target: Summary, log_stretch: Tensor) -> Tensor:
     """L(f; q) without its first term, ½(μ−μ_p)ᵀΣ⁻¹(μ−μ_p)."""
     excess, log_det = relative_excess(scale, target.factor.stretched((0.5 * log_stretch).exp()))
     curvature = gap / (2 + scale.dim * gap)
-    excess = excess - curvature * log_det.square() * expm1_excess_over(curvature * log_det)
+    excess = excess - curvature * log_det.square() * _negentropy.expm1_excess_over(curvature * log_det)
     return 0.5 * (target.log_spread - log_stretch).exp() * excess
 
 
@@ -122,11 +113,11 @@ def _shape_part(gap: Number, delta: Number, log_peak: Tensor) -> Tensor:
 
     The result is +∞ with zero gradient where it overflows.
     """
-    delta = not_negative(delta if isinstance(delta, Tensor) else torch.full_like(log_peak, delta))
+    delta = _negentropy.not_negative(delta if isinstance(delta, Tensor) else torch.full_like(log_peak, delta))
     # The product may be finite where a factor overflows: add a large εδ to the exponent of ∫q^α.
     grows = gap * delta > 0
     exponent = gap * log_peak + torch.where(grows, gap * delta, 0.0)
-    over = exponent > EXPONENT_MAX
+    over = exponent > _negentropy.EXPONENT_MAX
     inner = torch.where(over, 0.0, delta)
     rate = inner * expm1_over(torch.where(grows, -gap * inner, gap * inner)) / (1 + gap)
     return torch.where(over & (delta > 0), math.inf, torch.where(over, 0.0, exponent).exp() * rate)
@@ -140,9 +131,10 @@ def _misshapen_uniform(prediction: Elliptical, scale: Scale, target: Summary) ->
     # N·ln of p's variances over those of the uniform density of volume 1 and shape F; exactly 0 if p is that density.
     swelling = dim * (target.log_spread - prediction._profile.variance_factor(half_log_det).log())
     shrinking = (log_det - swelling) / dim
-    excess = excess + swelling - dim * shrinking.square() * expm1_excess_over(shrinking)
+    excess = excess + swelling - dim * shrinking.square() * _negentropy.expm1_excess_over(shrinking)
     log_height = target.shape(math.inf) - half_log_det - 0.5 * dim * target.log_spread
-    return torch.where(log_height > HEIGHT_SLACK, math.inf, not_negative(0.5 * target.log_spread.exp() * excess))
+    loss = _negentropy.not_negative(0.5 * target.log_spread.exp() * excess)
+    return torch.where(log_height > _negentropy.HEIGHT_SLACK, math.inf, loss)
 
 
 @register_fenchel_young(Elliptical, Tensor)
@@ -192,12 +184,9 @@ def points_of(density: Distribution, value: Tensor) -> Tensor:
 
 def _of_elliptical(target: Elliptical) -> Summary:
     scale, profile, dim = target._sigma.to(torch.float64), target._profile, target._dim
-    log_spread, gap = profile.variance_factor(scale.half_log_det()).log(), order_of(target.alpha)
-
-    def shape(order: Number) -> Number:
-        return _negentropy.uniform_ball(dim) if is_infinite(gap) else _negentropy.beta_gaussian(gap, order, dim)
-
-    return Summary(points_of(target, target.loc), scale, log_spread, shape)
+    log_spread, gap = profile.variance_factor(scale.half_log_det()).log(), _negentropy.order_of(target.alpha)
+    points = points_of(target, target.loc)
+    return Summary(points, scale, log_spread, lambda order: _negentropy.beta_gaussian(gap, order, dim))
 
 
 def _of_student(target: StudentT) -> Summary:

@@ -44,12 +44,6 @@ def is_infinite(order: Number) -> bool:
     return not isinstance(order, Tensor) and math.isinf(order)
 
 
-def uniform_ball(dim: int) -> float:
-    """η of the uniform density on an ellipsoid in N dimensions, for every ε."""
-    half = dim / 2
-    return math.lgamma(1 + half) - half * math.log(math.pi * (dim + 2))
-
-
 def triangular(order: Number) -> Number:
     """η of a triangular density, which at half-width a has ∫p^α = 2a^{1−α}/(α+1)."""
     return -0.5 * math.log(6.0) - 0.5 * _log1p_over(0.5 * order)
@@ -67,13 +61,16 @@ def beta_gaussian(gap: Number, order: Number, dim: int) -> Number:
               + \frac{G(\varepsilon') - G(\frac{\varepsilon'}{1+\varepsilon}) - s\ln(1+\varepsilon)}{\varepsilon}
 
     Args:
-        gap: ε′, the index of the density less one, finite.
+        gap: ε′, the index of the density less one; ∞ for the uniform density on an ellipsoid.
         order: ε.
         dim: N = 2s.
 
     Returns:
         A number for two numbers, else a tensor.
     """
+    half = dim / 2
+    if is_infinite(gap):
+        return math.lgamma(1 + half) - half * math.log(math.pi * (dim + 2))
     ratio = log_gamma_ratio(gap, dim)
     if is_infinite(order):
         quotient: Number = 0.0
@@ -86,7 +83,7 @@ def beta_gaussian(gap: Number, order: Number, dim: int) -> Number:
         quotient = torch.where(near, slope, _secant(ratio, gap, torch.where(near, 1.0, order), dim))
     else:
         quotient = _mean_slope(gap, order, dim) if abs(order) < _ORDER_NEAR else _secant(ratio, gap, order, dim)
-    return ratio - dim / 2 * (_LOG_2PI + _log1p((dim / 2 + 1) * gap)) + quotient
+    return ratio - half * (_LOG_2PI + _log1p((half + 1) * gap)) + quotient
 
 
 def _secant(ratio: Number, gap: Number, order: Number, dim: int) -> Number:
