@@ -125,12 +125,9 @@ class EntmaxAttention(AlphaModule):
         """
         compared = query if key is None else key
         averaged = compared if value is None else value
-        for x, channels, name in (
-            (query, self.embed_dim, "query"),
-            (compared, self.kdim, "key"),
-            (averaged, self.vdim, "value"),
-        ):
-            check_values(x, channels, name)
+        check_values(query, self.embed_dim, "query")
+        check_values(compared, self.kdim, "key")
+        check_values(averaged, self.vdim, "value")
         mask = _mask_of_heads(mask, (*query.shape[:2], compared.shape[1]))
         seen = self._seen_keys(query, compared.shape[1], mask, lengths)
         if seen is not None:

@@ -8,7 +8,6 @@ of K functions that is not learned. It returns None for other calls and for mist
 
 import functools
 import math
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -29,16 +28,15 @@ from contmax.signal._ridge import Even, cached_weights, through_values
 _F32 = torch.float32
 _LINE_DENSITIES: frozenset[type] = frozenset((BetaGaussian, TruncatedParabola))
 _PLANE_DENSITIES: frozenset[type] = frozenset((MultivariateBetaGaussian, TruncatedParaboloid))
-_Order = Callable[[float], float | None]
-
-
-def _own(densities: frozenset[type], basis: type, order: _Order) -> dict[tuple[type, type], tuple[Any, _Order]]:
-    cached = functools.lru_cache(maxsize=64)(order)
-    return {(density, basis): (RULES.find(density, basis), cached) for density in densities}
-
-
 # (density, basis) → (our rule, a function from α to k). Users may register other rules later.
-_OWN = _own(_LINE_DENSITIES, GaussianBasis, line_order) | _own(_PLANE_DENSITIES, MultivariateGaussianBasis, plane_order)
+_OWN = {
+    (density, basis): (RULES.find(density, basis), functools.lru_cache(maxsize=64)(order))
+    for densities, basis, order in (
+        (_LINE_DENSITIES, GaussianBasis, line_order),
+        (_PLANE_DENSITIES, MultivariateGaussianBasis, plane_order),
+    )
+    for density in densities
+}
 
 
 class _Given(NamedTuple):

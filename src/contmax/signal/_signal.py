@@ -55,11 +55,6 @@ class _Observed(NamedTuple):
                 return weights.coefficients(values).to(wide_dtype(values.dtype))
             return weights.mT @ in_dtype(values, weights.dtype)
 
-    def mixed(self, r: Tensor) -> Tensor:
-        """H·(G r) for r = E_p[ψ], (*batch, Q, K) → (*batch, Q, D)."""
-        known = self.weights.observed(r) if isinstance(self.weights, RidgeFit) else r @ self.weights.mT
-        return masked_product(known, self.values, self.mask)
-
     def explained_variance(self, coefficients: Tensor, basis: Basis) -> Tensor:
         """1 − Σ‖h−V‖²/Σ‖h−h̄‖² over unmasked positions and channels, h̄ the mean, in float64."""
         values = unmasked(self.values, self.mask).double()
@@ -149,7 +144,10 @@ class Signal:
             # All queries of a sequence lie along one axis.
             r = in_dtype(r.flatten(len(batch), -2) if queries else r.unsqueeze(-2), wide_dtype(self._dtype))
             if isinstance(self._content, _Observed) and through_values(length, r.shape[-1], channels, r.shape[-2]):
-                mixed = self._content.mixed(r)
+                values, weights, mask, _ = self._content
+                # H·(G r) instead of (H G)·r.
+                known = weights.observed(r) if isinstance(weights, RidgeFit) else r @ weights.mT
+                mixed = masked_product(known, values, mask)
             else:
                 mixed = r @ self.coefficients.to(r.dtype)
         mixed = in_dtype(mixed, self._dtype)
