@@ -116,10 +116,7 @@ class GateHead(PlacingHead):
         if not isinstance(share, Tensor) and not 0 <= share < 1:
             raise ValueError(f"drop must be in [0, 1), the share of gates that are shut in training; got {share}.")
         with torch.no_grad():
-            if isinstance(share, Tensor):
-                self.drop_rate.copy_(share)
-            else:
-                self.drop_rate.fill_(share)
+            self.drop_rate.fill_(share)
 
     def _attend(self, values: Tensor, alpha: float | Tensor, query: Tensor | None, where: Where) -> Place:
         mask = where.mask
