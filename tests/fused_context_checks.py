@@ -19,7 +19,7 @@ PLACES = pytest.mark.parametrize("place", ["line", "plane"])
 def ordinary() -> Iterator[None]:
     """A context in which no call goes this way."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_fused_context, "_given", lambda *arguments, **options: None)
+        patch.setattr(_fused_context, "_constants", lambda *arguments, **options: None)
         yield
 
 

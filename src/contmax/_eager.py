@@ -15,7 +15,7 @@ Tracers, fake tensors and vmapped tensors have no values, and on an accelerator 
 """
 
 import contextlib
-from contextlib import AbstractContextManager
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -142,7 +142,7 @@ def refuse_tracing() -> None:
         )
 
 
-def without_autocast(like: Tensor) -> AbstractContextManager[object]:
+def without_autocast(like: Tensor) -> contextlib.AbstractContextManager[object]:
     """A context that switches autocast off on the device of `like`; the meta device has no autocast."""
     if like.is_meta:
         return contextlib.nullcontext()
@@ -151,6 +151,15 @@ def without_autocast(like: Tensor) -> AbstractContextManager[object]:
     if torch.compiler.is_compiling() or torch.is_autocast_enabled(kind):
         return torch.autocast(kind, enabled=False)
     return contextlib.nullcontext()
+
+
+def as_autocast_takes(*tensors: Any) -> tuple[Any, ...]:
+    """Tensors or None, cast as autocast casts the arguments of a matrix product: all but float64."""
+    kind = device_type(tensors[0])
+    if tensors[0].is_meta or not torch.is_autocast_enabled(kind):
+        return tensors
+    dtype = torch.get_autocast_dtype(kind)
+    return tuple(x if x is None or x.dtype == torch.float64 else x.to(dtype) for x in tensors)
 
 
 def in_dtype(tensor: Tensor, dtype: torch.dtype) -> Tensor:

@@ -39,6 +39,13 @@ def require_mask(mask: Tensor | None, shape: torch.Size, of: str = "scores") -> 
         )
 
 
+def broadcasts_to(x: Tensor, shape: tuple[int, ...]) -> bool:
+    """Whether x broadcasts to a shape. Compares by ``==``: ``in`` may miss equal symbolic sizes of a traced program."""
+    return x.dim() <= len(shape) and all(
+        n == 1 or n == size for n, size in zip(reversed(x.shape), reversed(shape), strict=False)
+    )
+
+
 def has_shape(x: Tensor, *shapes: tuple[int, ...]) -> bool:
     """Whether x has one of these shapes.
 

@@ -67,7 +67,7 @@ def test_losses_of_whole_chunks():
 
 @pytest.mark.parametrize("capacity", [4, 256])
 def test_the_loss_of_a_linear_layer(capacity, monkeypatch):
-    monkeypatch.setattr("contmax.losses._linear_operators._FEWEST_TOKENS", 4)
+    monkeypatch.setattr("contmax.losses._linear._FEWEST_TOKENS", 4)
     monkeypatch.setattr("contmax.kernels.losses._operators._LONGEST_LIST", capacity)
     hidden, weight, bias = torch.randn(6, 5), torch.randn(40, 5), 0.1 * torch.randn(40)
     hidden[::2] *= 0.02

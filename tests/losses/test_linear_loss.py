@@ -279,7 +279,7 @@ class Largest(TorchDispatchMode):
 
 @pytest.mark.parametrize("alpha", [1.5, 3.0])
 def test_the_logits_are_never_all_in_memory(alpha, monkeypatch):
-    monkeypatch.setattr("contmax.losses._linear_operators._FEWEST_TOKENS", 8)
+    monkeypatch.setattr("contmax.losses._linear._FEWEST_TOKENS", 8)
     tokens, classes = 192, 1280
     arguments = layer(tokens, 4, classes, F32)
     with Largest() as made:

@@ -36,8 +36,8 @@ def _small_tiles(monkeypatch, triton_takes_cpu_tensors):
 
     wide_dot = lambda builder, a, b, *rest: dot(builder, widened(a), widened(b), *rest)  # noqa: E731
     monkeypatch.setattr(InterpreterBuilder, "create_dot", wide_dot)
-    monkeypatch.setattr("contmax.losses._linear_operators._FEWEST_TOKENS", 4)
-    monkeypatch.setattr("contmax.losses._linear_operators._FEWEST_CLASSES", 9)
+    monkeypatch.setattr("contmax.losses._linear._FEWEST_TOKENS", 4)
+    monkeypatch.setattr("contmax.losses._linear._FEWEST_CLASSES", 9)
     for name, value in (
         ("_CLASSES", 16),
         ("_CHANNELS", 16),

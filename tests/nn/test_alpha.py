@@ -93,11 +93,6 @@ def test_a_tensor_alpha_is_saved_and_moved(make, call, part):
     assert part(fresh).alpha == part(module).alpha
     torch.testing.assert_close(call(fresh), call(module), rtol=0, atol=0)
     assert "alpha=tensor(1.4)" in repr(module)
-    for old in ("alpha", "fixed_alpha"):  # names of earlier versions
-        state = {k.replace("given_alpha", old): v for k, v in module.state_dict().items()}
-        again = make(alpha=torch.tensor(1.9)).double()
-        again.load_state_dict(state)
-        assert part(again).alpha == part(module).alpha
     number = make(alpha=1.4).double()
     part(number).alpha = 1.9
     assert part(number).alpha == 1.9

@@ -159,13 +159,6 @@ def test_equal_state_dicts_are_equal_modules():
     query, value = torch.randn(2, 4, 8, dtype=F64), torch.randn(2, 20, 8, dtype=F64)
     torch.testing.assert_close(second(query, value)[0], first(query, value)[0], rtol=0, atol=0)
     state = first.state_dict()
-    # As earlier versions saved them: without anchors, and without places to begin with.
-    old = {k: v for k, v in state.items() if k.split(".")[0] not in ("anchors", "places")}
-    third = make()
-    third.load_state_dict(old)
-    assert (third.places.closeness == 0).all()
-    torch.nn.init.zeros_(first.places.closeness)
-    torch.testing.assert_close(third(query, value)[0], first(query, value)[0], rtol=0, atol=0)
     del state["anchors.low"]
     with pytest.raises(RuntimeError, match=r"Missing key.*anchors\.low"):
         make().load_state_dict(state)

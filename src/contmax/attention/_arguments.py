@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from contmax._eager import is_eager, is_eager_cpu
-from contmax._mask import require_boolean
+from contmax._eager import as_autocast_takes, is_eager, is_eager_cpu
+from contmax._mask import broadcasts_to, require_boolean
 from contmax.kernels.attention import is_by_distance
 from contmax.maps._arguments import checked_alpha
 
@@ -111,14 +111,17 @@ def checked_inputs(
                 f"{name} is a nested tensor. Pass its values, (H, positions of all sequences, d), with "
                 "cu_seqlens=x.offsets(). Those of x, (B, H, ragged, d), are x.transpose(1, 2).values().transpose(0, 1)."
             )
-    query, key, value = _as_autocast_takes(query, key, value)
+    query, key, value = as_autocast_takes(query, key, value)
     _check_tensors(query, key, value)
     if not 0 <= dropout_p < 1:
         raise ValueError(f"dropout_p is the share of weights that is dropped, in [0, 1); got {dropout_p}.")
     batch = _common_batch(query, key, value)
     groups = _checked_heads(query, key, value, enable_gqa)
     heads = query.shape[-3] if query.dim() > 2 else 1
-    query, key, value = (_with_leading(x, (*batch, n)) for x, n in ((query, heads), (key, groups), (value, groups)))
+    query, key, value = (  # expanding x to its own shape would add a node to autograd's graph
+        x if x.shape[:-2] == (*batch, n) else x.expand(*batch, n, *x.shape[-2:])
+        for x, n in ((query, heads), (key, groups), (value, groups))
+    )
     shape = (*batch, heads, query.shape[-2], key.shape[-2])
     require_boolean(mask)
     if mask is not None:
@@ -168,20 +171,6 @@ def _common_batch(query: Tensor, key: Tensor, value: Tensor) -> tuple[int, ...]:
     return batch
 
 
-def _with_leading(x: Tensor, leading: tuple[int, ...]) -> Tensor:
-    """Expand the axes of x before the last two to `leading`; x itself if they match, which adds no autograd node."""
-    return x if x.shape[:-2] == leading else x.expand(*leading, *x.shape[-2:])
-
-
-def _as_autocast_takes(*tensors: Tensor) -> list[Tensor]:
-    """The tensors, cast as autocast casts arguments of scaled_dot_product_attention: all but float64."""
-    device = tensors[0].device.type
-    if tensors[0].is_meta or not torch.is_autocast_enabled(device):
-        return list(tensors)
-    dtype = torch.get_autocast_dtype(device)
-    return [x if x.dtype == torch.float64 else x.to(dtype) for x in tensors]
-
-
 def _check_tensors(query: Tensor, key: Tensor, value: Tensor) -> None:
     for name, x in (("query", query), ("key", key), ("value", value)):
         if x.dim() < 2 or not x.is_floating_point():
@@ -221,16 +210,9 @@ def _checked_heads(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) 
     return max(of_key, of_value)
 
 
-def _broadcasts(x: Tensor, shape: tuple[int, ...]) -> bool:
-    """Whether x broadcasts to a shape. Compares by ``==``: ``in`` may miss equal symbolic sizes of a traced program."""
-    return x.dim() <= len(shape) and all(
-        n == 1 or n == size for n, size in zip(reversed(x.shape), reversed(shape), strict=False)
-    )
-
-
 def _fitting(x: Tensor, shape: tuple[int, ...], name: str) -> Tensor:
     """x, if it broadcasts to `shape`; raises ValueError otherwise."""
-    if not _broadcasts(x, shape):
+    if not broadcasts_to(x, shape):
         raise ValueError(
             f"{name} of shape {tuple(x.shape)} does not broadcast to the scores (*batch, heads, queries, keys) = "
             f"{shape}. Pass a mask (B, L) of keys as mask[:, None, None]."
@@ -282,7 +264,7 @@ def checked_lengths(lengths: Tensor | None, batch: tuple[int, ...], query: Tenso
             f"lengths counts the keys of each sequence and must be integers; got {lengths.dtype}. Pass a boolean mask "
             "as mask=."
         )
-    if not _broadcasts(lengths, batch):
+    if not broadcasts_to(lengths, batch):
         raise ValueError(f"lengths must have one number per sequence, {tuple(batch)}; got {tuple(lengths.shape)}.")
     if is_eager_cpu(lengths) and lengths.numel() and int(lengths.min()) < 0:
         raise ValueError(

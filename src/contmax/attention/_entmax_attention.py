@@ -10,8 +10,7 @@ from contmax._typing import Bool, Float, Int
 from contmax.attention._arguments import Inputs, checked_inputs
 from contmax.attention._compiled import attend_fused, attend_listed, backend_of_attention
 from contmax.attention._masked import masked_as_zeros
-from contmax.attention._reference import attend_in_blocks, attend_reference
-from contmax.attention._softmax import attend_softmax, can_be_softmax
+from contmax.attention._reference import attend_in_blocks, attend_reference, attend_softmax, can_be_softmax
 from contmax.attention._spans import with_spans
 
 

@@ -51,9 +51,11 @@ def _block_means(block: Inputs) -> tuple[Tensor, Tensor, Tensor]:
     key, value = (repeated_heads(x, block.query.shape[-3]) for x in (block.key, block.value))
     with without_autocast(block.query):
         scores = (block.query * block.scale) @ key.mT
-    added = _bias_and_mask(block, scores.dtype)
-    if added is not None:
-        scores += added
+    allowed = allowed_keys(block)
+    if block.bias is not None:
+        scores += bias_of_scores(block.bias, *block.sizes).to(scores.dtype)
+    if allowed is not None:
+        scores.masked_fill_(~allowed, -torch.inf)
     from contmax.kernels.attention import _cpu_listed as lists
 
     weights = kernels.rows.on_cpu().entmax_rows(scores, block.alpha)[0]
@@ -65,20 +67,6 @@ def _block_means(block: Inputs) -> tuple[Tensor, Tensor, Tensor]:
             return weights @ value, empty, empty
     means = lists.listed_means(*listed, _heads_first(block.value))
     return means.reshape(*weights.shape[:-1], value.shape[-1]), *listed
-
-
-def _bias_and_mask(block: Inputs, dtype: torch.dtype) -> Tensor | None:
-    """The number to add to each score: the bias, or −inf where a key may not be attended; None without bias and mask.
-
-    Adding takes one pass over the scores; a masked fill would take several.
-    """
-    bias, allowed = block.bias, allowed_keys(block)
-    if bias is not None:
-        bias = bias_of_scores(bias, *block.sizes).to(dtype)
-        return bias if allowed is None else torch.where(allowed, bias, -torch.inf)
-    if allowed is None:
-        return None
-    return torch.zeros(allowed.shape, dtype=dtype, device=allowed.device).masked_fill_(~allowed, -torch.inf)
 
 
 def _gradients_by_lists(

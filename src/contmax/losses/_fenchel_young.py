@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.distributions import Distribution, Independent, Laplace, MultivariateNormal, Normal, StudentT, Uniform
 
 from contmax._eager import is_eager_cpu
+from contmax._mask import broadcasts_to
 from contmax._typing import Bool, Float
 from contmax.densities import Empirical, LineDensity, MultivariateBetaGaussian
 from contmax.densities._density import Density, parameter_dtypes
@@ -176,10 +177,7 @@ def _checked_weight(mask: Tensor | None, weight: Tensor | None, shape: torch.Siz
     if mask is not None and mask.dtype != torch.bool:
         raise TypeError(f"mask must be boolean, True = labelled; got {mask.dtype}. Pass mask.bool().")
     for name, given in (("mask", mask), ("weight", weight)):
-        if given is None:
-            continue
-        fits = all(n in (1, m) for n, m in zip(given.shape[::-1], shape[::-1], strict=False))
-        if given.dim() > len(shape) or not fits:
+        if given is not None and not broadcasts_to(given, shape):
             raise ValueError(
                 f"{name} must broadcast to the losses, of shape {tuple(shape)}; got shape {tuple(given.shape)}. "
                 "Pass one entry per example."
@@ -203,7 +201,15 @@ def _checked_shape(prediction: Distribution, target: Distribution | Tensor) -> t
         raise TypeError(f"prediction must be a distribution; got {got}. Pass a density of contmax.densities.")
     event = prediction.event_shape
     if isinstance(target, Tensor):
-        batch = _batch_of_observations(target, event)
+        if not target.is_floating_point():
+            raise TypeError(f"observations must be floating point; got {target.dtype}. Pass target.float().")
+        axes = target.ndim - len(event)
+        batch = target.shape[:axes]
+        if tuple(target.shape[axes:]) != tuple(event):
+            raise ValueError(
+                f"observations must have {event[-1]} coordinates in their last dimension; got shape "
+                f"{tuple(target.shape)}. Pass a tensor of shape (..., {event[-1]})."
+            )
     elif isinstance(target, Distribution):
         batch = target.batch_shape
         if target.event_shape != event:
@@ -224,17 +230,6 @@ def _checked_shape(prediction: Distribution, target: Distribution | Tensor) -> t
             f"{tuple(prediction.batch_shape)}. Put sample dimensions in front of the batch."
         ) from None
     return shape
-
-
-def _batch_of_observations(target: Tensor, event: torch.Size) -> torch.Size:
-    if not target.is_floating_point():
-        raise TypeError(f"observations must be floating point; got {target.dtype}. Pass target.float().")
-    if tuple(target.shape[target.ndim - len(event) :]) != tuple(event):
-        raise ValueError(
-            f"observations must have {event[-1]} coordinates in their last dimension; got shape {tuple(target.shape)}. "
-            f"Pass a tensor of shape (..., {event[-1]})."
-        )
-    return target.shape[: target.ndim - len(event)]
 
 
 def _harmless_where_unlabelled(target: Distribution | Tensor, labelled: Tensor, event_dims: int) -> Any:

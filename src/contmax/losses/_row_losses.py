@@ -23,7 +23,7 @@ from contmax.kernels.losses import row_losses, row_losses_backward
 from contmax.maps._backend import axis_last, regularized_max
 from contmax.maps._entmax import entmax_map
 from contmax.maps._half_precision import widened_scores
-from contmax.maps._threshold import or_one
+from contmax.maps._threshold import below_maximum, or_one
 
 
 def fused_losses(z: Tensor, target: Tensor, alpha: float, mask: Tensor | None, smoothing: float, dim: int) -> Tensor:
@@ -54,7 +54,8 @@ def soft_losses(
     """
     # Renormalise: near α = 1 any error in Σq is amplified by 1/(α−1).
     target = target / or_one(target.detach().sum(dim, keepdim=True))
-    z = _below_maximum(z, dim)
+    # This leaves losses unchanged and keeps their digits where logits are large.
+    z = below_maximum(z, dim)
     conjugate: Tensor = apply(_ClassLoss, z, alpha, None, None, 0.0, dim)[0]
     negentropy = tsallis_negentropy(target, alpha, dim)
     losses = conjugate + (1 - smoothing) * (negentropy - _inner(target, z, dim))
@@ -67,16 +68,11 @@ def soft_losses(
 
 def losses_of_every_class(z: Tensor, alpha: float | Tensor, dim: int) -> Tensor:
     """Ω*(z) − z_c for each class c; +inf with a finite gradient where z_c = −inf."""
-    z = _below_maximum(z, dim)
+    # This leaves losses unchanged and keeps their digits where logits are large.
+    z = below_maximum(z, dim)
     conjugate: Tensor = apply(_ClassLoss, z, alpha, None, None, 0.0, dim)[0]
     losses = _not_negative(conjugate.unsqueeze(dim) - torch.where(z == -torch.inf, 0, z))
     return torch.where(z == -torch.inf, torch.inf, losses)
-
-
-def _below_maximum(z: Tensor, dim: int) -> Tensor:
-    """Logits less their maximum, which leaves losses unchanged and keeps their digits where logits are large."""
-    top = z.detach().amax(dim, keepdim=True)
-    return z - torch.where(top == -torch.inf, 0, top)
 
 
 def _inner(y: Tensor, z: Tensor, dim: int) -> Tensor:
@@ -95,12 +91,7 @@ class _FusedLoss(torch.autograd.Function):
     """Losses along the last axis by Triton's kernels, which save a few statistics per row for the backward pass."""
 
     generate_vmap_rule = True
-
-    @staticmethod
-    def forward(
-        z: Tensor, target: Tensor, mask: Tensor | None, alpha: float, smoothing: float
-    ) -> tuple[Tensor, Tensor]:
-        return row_losses(z, target, mask, alpha, smoothing)
+    forward = staticmethod(row_losses)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:

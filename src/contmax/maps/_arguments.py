@@ -6,8 +6,10 @@ import torch
 from torch import Tensor
 
 from contmax._eager import device_type, is_eager_cpu, refuse_tracing, wide_dtype
+from contmax._mask import broadcasts_to
 from contmax._torch_private import autocast_is_on_anywhere
 from contmax.maps._half_precision import HALF_PRECISION, widened_scores
+from contmax.maps._threshold import below_maximum
 
 
 def checked_scores(scores: Tensor, dim: int, name: str) -> Tensor:
@@ -56,10 +58,9 @@ def tempered(scores: Tensor, temperature: float | Tensor, dim: int) -> Tensor:
             f"temperature must be positive; got {_described(temperature)}. Pass 1.0 to leave scores as they are."
         )
     # Scores less their maximum overflow only to −inf, and a temperature of at least `smallest` has a finite inverse.
-    top = scores.detach().amax(dim, keepdim=True)
     smallest = torch.finfo(scores.dtype).tiny
     temperature = temperature.clamp(min=smallest) if isinstance(temperature, Tensor) else max(temperature, smallest)
-    return (scores - torch.where(top == -torch.inf, 0, top)) / temperature
+    return below_maximum(scores, dim) / temperature
 
 
 def checked_alpha(alpha: float | Tensor, scores: Tensor, dim: int) -> float | Tensor:
@@ -74,9 +75,8 @@ def checked_alpha(alpha: float | Tensor, scores: Tensor, dim: int) -> float | Te
             f"a tensor alpha must be floating-point; got {alpha.dtype}. Pass alpha.float() or a Python float."
         )
     axis = dim % scores.dim() - scores.dim()
-    sizes = zip(reversed(alpha.shape), reversed(scores.shape), strict=False)
-    has_one = alpha.dim() <= scores.dim() and (alpha.dim() < -axis or alpha.shape[axis] == 1)
-    if not (has_one and all(a in (1, n) for a, n in sizes)):
+    has_one = alpha.dim() < -axis or alpha.shape[axis] == 1
+    if not (has_one and broadcasts_to(alpha, scores.shape)):
         raise ValueError(
             f"alpha of shape {tuple(alpha.shape)} does not fit scores of shape {tuple(scores.shape)}: it must "
             f"broadcast to them with size 1 along dim {dim}. One alpha per head of (B, H, Q, L) scores: (H, 1, 1)."

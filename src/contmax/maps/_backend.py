@@ -17,8 +17,7 @@ from contmax.deformed import log_beta
 from contmax.kernels import rows
 from contmax.maps._half_precision import narrowed
 from contmax.maps._jacobian import pull_back_reference
-from contmax.maps._sorted_support import sorted_probabilities
-from contmax.maps._threshold import deformed_exp, newton_normaliser, or_one
+from contmax.maps._threshold import deformed_exp, newton_normaliser, or_one, sorted_probabilities
 
 
 def backend_of_map(scores: Tensor, alpha: float | Tensor) -> Backend:

@@ -14,7 +14,7 @@ from torch.compiler import is_dynamo_compiling
 from contmax._autograd import apply, bare_apply
 from contmax._backend import Backend, backend_of
 from contmax._by_reference import may_be_differentiated
-from contmax._eager import REAL_TYPES, is_eager, wide_dtype
+from contmax._eager import REAL_TYPES, in_dtype, is_eager
 from contmax._mask import require_mask
 from contmax._torch_private import forward_mode_is_on, number_of_modes, torchscript_is_tracing, transforms_are_active
 from contmax._typing import Bool, Float
@@ -22,7 +22,7 @@ from contmax.kernels import rows
 from contmax.maps._arguments import check_scores, checked_alpha, output_dtype, tempered
 from contmax.maps._backend import alpha_of_rows, axis_last, backend_of_map, pull_back, regularized_argmax
 from contmax.maps._half_precision import HALF_PRECISION, widened_scores
-from contmax.maps._jacobian import push_forward_reference
+from contmax.maps._jacobian import push_forward
 
 __all__ = ["entmax", "entmax_map", "softmax", "sparsemax"]
 
@@ -31,17 +31,7 @@ class _Entmax(torch.autograd.Function):
     """p̂ along the last axis; a backward pass that may be differentiated again consists of torch operations."""
 
     generate_vmap_rule = True
-
-    @staticmethod
-    def forward(
-        scores: Tensor,
-        alpha: float | Tensor,
-        mask: Tensor | None,
-        weights: Tensor | None,
-        dtype: torch.dtype,
-        backend: Backend,
-    ) -> Tensor:
-        return regularized_argmax(scores, alpha, mask, weights, dtype, backend)
+    forward = staticmethod(regularized_argmax)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -61,16 +51,7 @@ class _Entmax(torch.autograd.Function):
     @staticmethod
     def tangent(ctx: Any, *tangents: Any) -> Tensor:
         p, alpha, weights = ctx.saved_tensors
-        return _moved(p, tangents[0], ctx.fixed_alpha if alpha is None else alpha, tangents[1], weights)
-
-
-def _moved(
-    p: Tensor, tangent: Tensor | None, alpha: float | Tensor, alpha_tangent: Tensor | None, weights: Tensor | None
-) -> Tensor:
-    """The tangent of p from the tangents of scores and α."""
-    wide = wide_dtype(p.dtype)
-    tangent = None if tangent is None else tangent.to(wide)
-    return push_forward_reference(p.to(wide), tangent, alpha, alpha_tangent, weights).to(p.dtype)
+        return push_forward(p, tangents[0], ctx.fixed_alpha if alpha is None else alpha, tangents[1], weights)
 
 
 class _EagerEntmax(torch.autograd.Function):
@@ -104,7 +85,7 @@ class _EagerEntmax(torch.autograd.Function):
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Tensor:
         (p,) = ctx.saved_tensors
-        return _moved(p, tangents[0], ctx.ready.alpha, None, None)
+        return push_forward(p, tangents[0], ctx.ready.alpha, None, None)
 
 
 _eager_apply = bare_apply(_EagerEntmax)
@@ -152,7 +133,7 @@ def entmax_map(
 ) -> Tensor:
     """p̂ along `dim` for checked arguments, in `dtype`; `weights` are masses w of the points, so that Σ w p = 1."""
     if weights is None and isinstance(alpha, float) and alpha == 1:
-        return _softmax_or_zeros(scores, dim)
+        return in_dtype(_softmax_or_zeros(scores, dim), dtype or scores.dtype)
     backend = backend_of_map(scores, alpha)
     if backend is Backend.TORCH and scores.dtype in HALF_PRECISION:
         scores = widened_scores(scores)
@@ -167,7 +148,7 @@ def entmax_map(
     to = dtype if dtype is not None and backend is Backend.TRITON else scores.dtype
     p: Tensor = apply(_Entmax, x, index, mask, weights, to, backend)
     p = p if x is scores else p.movedim(-1, dim)
-    return p if dtype is None or p.dtype == dtype else p.to(dtype)
+    return in_dtype(p, dtype or p.dtype)
 
 
 def _softmax_or_zeros(scores: Tensor, dim: int) -> Tensor:
@@ -196,9 +177,6 @@ def _apply(
             scores, mask = scores.masked_fill(~mask, -torch.inf), None
         if not _is_one(temperature):
             scores = tempered(scores, temperature, dim)
-    if _is_one(index):
-        p = _softmax_or_zeros(scores, dim)
-        return p if p.dtype == dtype else p.to(dtype)
     return entmax_map(scores, index, dim, None, mask, dtype)
 
 

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.compiler import is_compiling
 
+from contmax._eager import wide_dtype
 from contmax._smooth import mean_u_exp
 from contmax._torch_private import is_batch_of_cotangents
 from contmax.maps._threshold import or_one, power_on_support
@@ -39,15 +40,17 @@ def pull_back_reference(
     return grad, -(escort.alpha_rate() * escort.weights * deviation).sum(-1, keepdim=True).to(p.dtype)
 
 
-def push_forward_reference(
+def push_forward(
     p: Tensor, tangent: Tensor | None, alpha: float | Tensor, alpha_tangent: Tensor | None, weights: Tensor | None
 ) -> Tensor:
     """Jacobian–vector product: the tangent of p when the scores have `tangent` and α has `alpha_tangent`."""
+    wide, dtype = wide_dtype(p.dtype), p.dtype
+    p, tangent = p.to(wide), p.new_zeros(p.shape, dtype=wide) if tangent is None else tangent.to(wide)
     if isinstance(alpha, float) and alpha <= 2:
-        return p.new_zeros(p.shape) if tangent is None else _bounded_product(p, tangent, alpha, weights)
+        return _bounded_product(p, tangent, alpha, weights).to(dtype)
     escort = _Escort(p, alpha, weights)
-    v = escort.log_p.new_zeros(p.shape) if tangent is None else tangent.double()
-    return escort.product(v, None if alpha_tangent is None else -escort.alpha_rate() * alpha_tangent.double())[0]
+    shift = None if alpha_tangent is None else -escort.alpha_rate() * alpha_tangent.double()
+    return escort.product(tangent.double(), shift)[0].to(dtype)
 
 
 def _bounded_product(p: Tensor, v: Tensor, alpha: float, weights: Tensor | None) -> Tensor:

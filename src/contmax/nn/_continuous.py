@@ -10,19 +10,20 @@ from contmax._backend import triton_runs_on
 from contmax._typing import Bool, Float
 from contmax.basis import Basis
 from contmax.nn._gates import GateHead
-from contmax.nn._module import AlphaModule, ShownModule, basis_is_argument, check_keys, checked_grid
+from contmax.nn._module import AlphaModule, ShownModule, basis_comes_last, check_keys, checked_grid
 from contmax.nn._place import (
     Matching,
     Place,
+    Where,
     checked_matching,
     density_of_moments,
     density_of_scale,
     moments_of_weights,
-    unmasked,
     weighted_mean,
 )
 from contmax.signal import continuous_attention
 from contmax.signal._fused_context import fused_context
+from contmax.signal._observations import unmasked
 
 
 class ContinuousAttention(AlphaModule):
@@ -66,7 +67,7 @@ class ContinuousAttention(AlphaModule):
 
     _shown = ("alpha", "penalty")
 
-    @basis_is_argument(at=0)
+    @basis_comes_last
     def __init__(
         self,
         basis: Basis,
@@ -195,7 +196,7 @@ class CombinedAttention(ShownModule):
 
     _shown = ("matching",)
 
-    @basis_is_argument(at=1)
+    @basis_comes_last
     def __init__(
         self,
         discrete: torch.nn.Module | None,
@@ -244,7 +245,7 @@ class CombinedAttention(ShownModule):
         """
         check_keys(keys, values)
         grid = self.continuous.grid if grid is None and positions is None else grid
-        where: dict[str, Any] = {"positions": positions, "grid": grid, "mask": mask}
+        where = Where(positions, grid, mask)
         density, weights, first = self._place(values if keys is None else keys, query, where)
         if weights is None:
             raise ValueError(
@@ -252,20 +253,19 @@ class CombinedAttention(ShownModule):
             )
         if first is None or keys is not None:
             first = weighted_mean(weights, unmasked(values, mask))
-        second, _ = self.continuous(values, density, **where, need_density=False)
+        second, _ = self.continuous(values, density, **where._asdict(), need_density=False)
         return first + second, (weights, density if need_density else None)
 
-    def _place(self, looked_at: Tensor, query: Tensor | None, where: dict[str, Any]) -> Place:
+    def _place(self, looked_at: Tensor, query: Tensor | None, where: Where) -> Place:
         """The density of the continuous attention, and weights and context of the discrete attention."""
-        attend = self.continuous
+        head: Any = self.continuous.head
+        options: dict[str, Any] = {"alpha": self.continuous.alpha, "query": query, **where._asdict()}
         if self.discrete is None:
-            head: Any = attend.head
-            place: Place = head.attend(looked_at, alpha=attend.alpha, query=query, **where)
+            place: Place = head.attend(looked_at, **options)
             return place
-        context, weights = self.discrete(looked_at, query, mask=where["mask"])
-        if attend.head is None:
-            dim = attend.basis.event_dim
-            density = density_of_moments(*moments_of_weights(weights, dim, **where), attend.alpha, dim, self.matching)
-        else:
-            density = attend.head(looked_at, alpha=attend.alpha, query=query, **where)
-        return Place(density, weights, context)
+        context, weights = self.discrete(looked_at, query, mask=where.mask)
+        if head is not None:
+            return Place(head(looked_at, **options), weights, context)
+        dim = self.continuous.basis.event_dim
+        mean, covariance = moments_of_weights(weights, dim, where)
+        return Place(density_of_moments(mean, covariance, options["alpha"], dim, self.matching), weights, context)

@@ -10,6 +10,7 @@ from contmax._mask import has_shape, require_boolean
 from contmax._typing import Bool, Float, Int
 from contmax.attention import entmax_attention
 from contmax.attention._arguments import checked_lengths
+from contmax.maps._threshold import power_on_support
 from contmax.nn._module import AlphaModule, check_values, split_heads
 
 
@@ -124,12 +125,9 @@ class EntmaxAttention(AlphaModule):
         """
         compared = query if key is None else key
         averaged = compared if value is None else value
-        for x, channels, name in (
-            (query, self.embed_dim, "query"),
-            (compared, self.kdim, "key"),
-            (averaged, self.vdim, "value"),
-        ):
-            check_values(x, channels, name)
+        check_values(query, self.embed_dim, "query")
+        check_values(compared, self.kdim, "key")
+        check_values(averaged, self.vdim, "value")
         mask = _mask_of_heads(mask, (*query.shape[:2], compared.shape[1]))
         seen = self._seen_keys(query, compared.shape[1], mask, lengths)
         if seen is not None:
@@ -178,21 +176,14 @@ class EntmaxAttention(AlphaModule):
         """λ_h(n) = δ + β (ln n)^γ of queries that may attend n keys, broadcastable to (B, H, Q, 1)."""
         assert self.length_scale is not None
         delta, beta, gamma = (x[:, None, None] for x in self.length_scale.unbind(-1))
-        log_n = torch.log(self._met_keys(queries, keys, mask, lengths).clamp(min=1).to(delta.dtype))
+        own = torch.arange(keys - queries, keys, device=delta.device).unsqueeze(-1) + 1
+        count = own.new_full((1,), keys) if lengths is None else lengths[:, None, None, None]
+        count = torch.minimum(own, count) if self.is_causal else count
+        if mask is not None:
+            count = (mask & (torch.arange(keys, device=delta.device) < count)).sum(-1, keepdim=True)
+        log_n = torch.log(count.clamp(min=1).to(delta.dtype))
         # Where ln n = 0 the power is 0 with derivative 0 in γ; torch's derivative of 0^γ would be NaN.
-        is_positive = log_n > 0
-        power = torch.where(is_positive, torch.where(is_positive, log_n, 1) ** gamma, 0)
-        return delta + beta * power
-
-    def _met_keys(self, queries: int, keys: int, mask: Tensor | None, lengths: Tensor | None) -> Tensor:
-        """The number of keys that each query may attend, broadcastable to (B, H, Q, 1)."""
-        device = self.query_projection.weight.device
-        own = torch.arange(keys - queries, keys, device=device).unsqueeze(-1) + 1
-        exists = own.new_full((1,), keys) if lengths is None else lengths[:, None, None, None]
-        upto = torch.minimum(own, exists) if self.is_causal else exists
-        if mask is None:
-            return upto
-        return (mask & (torch.arange(keys, device=device) < upto)).sum(-1, keepdim=True)
+        return delta + beta * power_on_support(log_n, gamma)
 
     def extra_repr(self) -> str:
         """The text of `repr` between the parentheses."""

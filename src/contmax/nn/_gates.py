@@ -11,18 +11,20 @@ from torch.nn.functional import logsigmoid
 from contmax._autograd import apply
 from contmax._backend import Backend, backend_of
 from contmax._by_reference import gradients_by_reference, refused_by_kernels, tangent_by_reference
-from contmax._eager import is_eager, without_autocast
+from contmax._eager import is_eager
 from contmax.nn._module import check_query, check_values, wide_linear, with_queries
 from contmax.nn._place import (
     Cells,
     Place,
     PlacingHead,
+    Where,
+    ball_covariance,
     cells_of_weights,
     check_least_half_width,
     density_of_moments,
-    unmasked,
+    moments_of_weights,
 )
-from contmax.signal._observations import check_mask
+from contmax.signal._observations import check_mask, unmasked
 
 # Offset of the logits: gates begin nearly shut, and so compete for the mass, as weights of a softmax do.
 _SHUT = -2.0
@@ -114,35 +116,30 @@ class GateHead(PlacingHead):
         if not isinstance(share, Tensor) and not 0 <= share < 1:
             raise ValueError(f"drop must be in [0, 1), the share of gates that are shut in training; got {share}.")
         with torch.no_grad():
-            if isinstance(share, Tensor):
-                self.drop_rate.copy_(share)
-            else:
-                self.drop_rate.fill_(share)
+            self.drop_rate.fill_(share)
 
-    def _attend(self, values: Tensor, alpha: float | Tensor, query: Tensor | None, **where: Any) -> Place:
-        mask = where["mask"]
+    def _attend(self, values: Tensor, alpha: float | Tensor, query: Tensor | None, where: Where) -> Place:
+        mask = where.mask
         check_values(values, self.embed_dim, "values")
         check_query(query, self.query_dim, values)
         check_mask(values.shape[:2], mask)
-        logits = self._logits(unmasked(values, mask), query)
+        keys, queries = self.key(unmasked(values, mask)), None if self.query is None else self.query(query)
+        logits = wide_linear(self.energy, torch.tanh(with_queries(keys, queries))).squeeze(-1)
         noise = torch.rand_like(logits) if self.training else None
         least = 0.0 if self.least_half_width is None else self.least_half_width**2
-        if self.dim == 1 and where["positions"] is None and where["grid"] is None:
+        if self.dim == 1 and where.positions is None and where.grid is None:
             weights, mean, variance = default_gate_moments(logits, mask, noise, self.drop_rate, _SHUT, least)
             return Place(density_of_moments(mean, variance, alpha, 1), weights, None)
-        cells, first = cells_of_weights(logits, self.dim, **where)
         weights = gate_weights(logits + _SHUT, _of_rows(mask, logits), noise, self.drop_rate)
         if self.dim == 1:
+            cells, first = cells_of_weights(logits, 1, where)
             mean, covariance = line_moments(weights, cells, least)
-            first = first.squeeze(-1)
+            mean = first.squeeze(-1) + mean
         else:
-            mean, covariance = _space_moments(weights, cells, least)
-        return Place(density_of_moments(first + mean, covariance, alpha, self.dim), weights, None)
-
-    def _logits(self, values: Tensor, query: Tensor | None) -> Tensor:
-        """Logits of the gates before `_SHUT` is added, (B, L) or (B, Q, L), in at least float32."""
-        queries = None if query is None or self.query is None else self.query(query)
-        return wide_linear(self.energy, torch.tanh(with_queries(self.key(values), queries))).squeeze(-1)
+            mean, covariance = moments_of_weights(weights, self.dim, where)
+            # A truncated paraboloid with T = (N + 2) Cov_p[t] has the covariance T/(N + 4).
+            covariance = (self.dim + 2) / (self.dim + 4) * covariance + ball_covariance(least, self.dim, covariance)
+        return Place(density_of_moments(mean, covariance, alpha, self.dim), weights, None)
 
     def _show(self, name: str) -> str:
         if name != "drop":
@@ -176,26 +173,11 @@ def line_moments(weights: Tensor, cells: Cells, least: float) -> tuple[Tensor, T
     p = weights.unsqueeze(-1)
     mean = (p * cells.centers).sum(-2)
     offsets, sides = cells.centers - mean.unsqueeze(-2), cells.sides.unsqueeze(-2)
-    half_width = cells.sides / 2 + 2 * (p * _excess(offsets, sides)).sum(-2)
+    # E|x + u| − E|u| for x = t − μ and u uniform in a cell around 0: |x| − side/4 beyond the cell, x²/side inside.
+    near = offsets.clamp(-sides / 2, sides / 2)
+    excess = near.square() / sides + torch.relu(offsets.abs() - sides / 2)
+    half_width = cells.sides / 2 + 2 * (p * excess).sum(-2)
     return mean.squeeze(-1), (half_width.square() + least).squeeze(-1) / 5
-
-
-def _space_moments(weights: Tensor, cells: Cells, least: float) -> tuple[Tensor, Tensor]:
-    """Mean, and covariance (T + `least`·I)/(N + 4) of a truncated paraboloid: T = (N + 2) Cov_p[t], t in the cells."""
-    p, dim = weights.unsqueeze(-1), cells.sides.shape[-1]
-    mean = (p * cells.centers).sum(-2)
-    offsets = cells.centers - mean.unsqueeze(-2)
-    with without_autocast(weights):
-        covariance = (p * offsets).mT @ offsets
-    support = (dim + 2) * (covariance + torch.diag_embed(cells.sides.square() / 12).expand_as(covariance))
-    return mean, (support + least * torch.eye(dim, dtype=mean.dtype, device=mean.device)) / (dim + 4)
-
-
-def _excess(offsets: Tensor, sides: Tensor) -> Tensor:
-    """E|x + u| − E|u| for x = offsets, u uniform in a cell around 0: |x| − side/4 beyond the cell, x²/side inside."""
-    half = sides / 2
-    near = offsets.clamp(-half, half)
-    return near.square() / sides + torch.relu(offsets.abs() - half)
 
 
 def default_gate_moments(
@@ -223,7 +205,7 @@ def default_gate_moments(
 def _reference(
     logits: Tensor, mask: Tensor | None, noise: Tensor | None, drop: Tensor, shift: float, least: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    cells = cells_of_weights(logits, 1, positions=None, grid=None, mask=mask)[0]
+    cells = cells_of_weights(logits, 1, Where(None, None, mask))[0]
     weights = gate_weights(logits + shift, _of_rows(mask, logits), noise, drop)
     return weights, *line_moments(weights, cells, least)
 

@@ -9,23 +9,24 @@ from torch.distributions import Categorical, Distribution
 from torch.nn.functional import softplus
 
 from contmax._eager import in_dtype, wide_dtype, without_autocast
-from contmax._typing import Bool, Float
 from contmax.densities import Mixture, MultivariateBetaGaussian
-from contmax.nn._module import ShownModule, check_query, check_values, wide_linear
+from contmax.nn._module import check_query, check_values, wide_linear
 from contmax.nn._place import (
     Box,
+    Head,
     Matching,
     Place,
     PlacingHead,
+    Where,
+    ball_covariance,
     check_least_half_width,
     checked_matching,
     density_of_moments,
     density_of_scale,
     moments_of_weights,
     observed_cells,
-    unmasked,
 )
-from contmax.signal._observations import check_mask
+from contmax.signal._observations import check_mask, unmasked
 
 # Added to σ² and to half-widths, which softplus may round to 0; share of the diagonal added to a support's matrix.
 _LEAST = 1e-12
@@ -38,7 +39,7 @@ _CONVOLUTIONS: dict[int, type[torch.nn.Module]] = {1: torch.nn.Conv1d, 2: torch.
 _EMPTY = 1e-12
 
 
-class PooledHead(ShownModule):
+class PooledHead(Head):
     r"""Decides where to look from a summary of the values: convolution, maximum over positions, affine maps.
 
     .. math:: v = \max_\ell\, \mathrm{relu}(\mathrm{conv}([H, t]))_\ell, \qquad
@@ -107,25 +108,20 @@ class PooledHead(ShownModule):
         self.location = torch.nn.Linear(summary, dim)
         self.scale = _Spread(summary, dim, self.init_half_width)
 
-    def forward(
-        self,
-        values: Float[Tensor, "B L D"],
-        *,
-        alpha: float | Tensor,
-        query: Float[Tensor, "..."] | None = None,
-        positions: Float[Tensor, "..."] | None = None,
-        grid: tuple[int, ...] | None = None,
-        mask: Bool[Tensor, "..."] | None = None,
-    ) -> Distribution:
-        """The density to attend with; without position channels `positions` say only which interval to look in."""
+    def _attend(self, values: Tensor, alpha: float | Tensor, query: Tensor | None, where: Where) -> Place:
+        grid, mask = where.grid, where.mask
         check_values(values, self.embed_dim, "values")
         check_query(query, self.query_dim, values)
-        self._check_grid(grid)
+        if (1 if grid is None else len(grid)) != self.dim:
+            raise ValueError(
+                f"A head of dim={self.dim} needs a grid of {self.dim} sizes; got {grid}. Pass grid=(…) to the "
+                "attention, or make the head with dim=…."
+            )
         check_mask(values.shape[:2], mask)
         like = values.new_empty(0, dtype=wide_dtype(values.dtype))
-        shape = (values.shape[0], values.shape[1])
-        cells = observed_cells(shape, self.dim, positions=positions, grid=grid, mask=mask, like=like)
-        box = None if positions is None else cells.box(mask)
+        cells = observed_cells((values.shape[0], values.shape[1]), self.dim, where, like)
+        # Without position channels the positions say only which interval to look in.
+        box = None if where.positions is None else cells.box(mask)
         centers = cells.centers if box is None else box.shares(cells.centers)
         summary = self._summary(values, centers, grid, mask)
         if query is not None:
@@ -134,7 +130,7 @@ class PooledHead(ShownModule):
             summary = torch.cat([summary, in_dtype(query, summary.dtype)], -1)
         loc, spread = torch.sigmoid(wide_linear(self.location, summary)), wide_linear(self.scale, summary)
         make = self._with_scale if self.init_half_width is None else self._with_half_width
-        return make(loc if box is None else box.points(loc), spread, alpha, box)
+        return Place(make(loc if box is None else box.points(loc), spread, alpha, box), None, None)
 
     def _with_half_width(self, loc: Tensor, spread: Tensor, alpha: float | Tensor, box: Box | None) -> Distribution:
         """The density for α with the moments of the truncated paraboloid (α = 2) whose support `spread` encodes."""
@@ -162,13 +158,6 @@ class PooledHead(ShownModule):
         tril = _lower_triangular(squared.sqrt(), spread[..., self.dim :])
         return MultivariateBetaGaussian(loc, alpha=alpha, scale_tril=tril, validate_args=False)
 
-    def _check_grid(self, grid: tuple[int, ...] | None) -> None:
-        if (1 if grid is None else len(grid)) != self.dim:
-            raise ValueError(
-                f"A head of dim={self.dim} needs a grid of {self.dim} sizes; got {grid}. Pass grid=(…) to the "
-                "attention, or make the head with dim=…."
-            )
-
     def _summary(self, values: Tensor, centers: Tensor, grid: tuple[int, ...] | None, mask: Tensor | None) -> Tensor:
         """v, (B, hidden_dim): maxima of the features over unmasked positions; zeros if all positions are masked."""
         may = None if mask is None else mask.expand(values.shape[:-1])
@@ -181,15 +170,6 @@ class PooledHead(ShownModule):
             # After relu a zero never exceeds the value of an attended position.
             features = torch.where(may.unsqueeze(1), features, 0)
         return features.amax(-1)
-
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
-        weight = state_dict.get(prefix + "convolution.weight")
-        if self.position_channels and weight is not None and weight.shape[1] == self.embed_dim:
-            arguments[-1].append(
-                "The state dict is that of a head without position channels, as in the paper: make the head with "
-                "position_channels=False."
-            )
-        super()._load_from_state_dict(state_dict, prefix, *arguments)
 
 
 class _Spread(torch.nn.Linear):
@@ -268,13 +248,11 @@ class MomentHead(PlacingHead):
         self.discrete, self.dim, self.matching = discrete, dim, checked_matching(matching)
         self.width_factor, self.least_half_width = width_factor, least_half_width
 
-    def _attend(self, values: Tensor, alpha: float | Tensor, query: Tensor | None, **where: Any) -> Place:
-        context, weights = self.discrete(values, query, mask=where["mask"])
-        mean, covariance = moments_of_weights(weights, self.dim, **where)
-        # The variance of the truncated paraboloid with semi-axis `least_half_width`.
-        least = self.least_half_width**2 / (self.dim + 4)
-        eye = torch.eye(self.dim, dtype=mean.dtype, device=mean.device) if self.dim > 1 else 1.0
-        covariance = self.width_factor**2 * covariance + least * eye
+    def _attend(self, values: Tensor, alpha: float | Tensor, query: Tensor | None, where: Where) -> Place:
+        context, weights = self.discrete(values, query, mask=where.mask)
+        mean, covariance = moments_of_weights(weights, self.dim, where)
+        least = ball_covariance(self.least_half_width**2, self.dim, covariance)
+        covariance = self.width_factor**2 * covariance + least
         return Place(density_of_moments(mean, covariance, alpha, self.dim, self.matching), weights, context)
 
 
@@ -317,21 +295,19 @@ class WindowHead(PlacingHead):
             )
         self.discrete, self.windows, self.dim = discrete, windows, dim
 
-    def _attend(self, values: Tensor, alpha: float | Tensor, query: Tensor | None, **where: Any) -> Place:
-        context, weights = self.discrete(values, query, mask=where["mask"])
+    def _attend(self, values: Tensor, alpha: float | Tensor, query: Tensor | None, where: Where) -> Place:
+        context, weights = self.discrete(values, query, mask=where.mask)
         wide = in_dtype(weights, wide_dtype(weights.dtype))
-        shape = (weights.shape[0], weights.shape[-1])
-        cells = observed_cells(shape, self.dim, **where, like=wide)
-        windows = self._windows(in_dtype(cells.box(where["mask"]).shares(cells.centers), wide.dtype))
+        cells = observed_cells((weights.shape[0], weights.shape[-1]), self.dim, where, wide)
+        windows = self._windows(in_dtype(cells.box(where.mask).shares(cells.centers), wide.dtype))
         if weights.dim() == 3:
             # The queries of a sequence share its positions.
             windows = windows.unsqueeze(1)
         joint = wide.unsqueeze(-2) * windows
         shares = joint.sum(-1)
         local = joint / shares.clamp(min=_EMPTY).unsqueeze(-1)
-        flat = local.flatten(1, -2)
-        mean, covariance = moments_of_weights(flat, self.dim, **where)
-        mean, covariance = mean.unflatten(1, shares.shape[1:]), covariance.unflatten(1, shares.shape[1:])
+        flat = moments_of_weights(local.flatten(1, -2), self.dim, where)
+        mean, covariance = (moment.unflatten(1, shares.shape[1:]) for moment in flat)
         # A sequence with nothing to attend gets a uniform mixture instead of NaN.
         shares = torch.where(shares.sum(-1, keepdim=True) > 0, shares, 1.0)
         # An α for each density needs a further axis for the components of the mixture.

@@ -1,8 +1,9 @@
 """Shared parts of modules: α, given or learned inside (1, 2), the text of `repr`, and checks of arguments."""
 
 import functools
+import inspect
 from collections.abc import Callable, Sequence
-from typing import Any, ParamSpec
+from typing import ParamSpec
 
 import torch
 from torch import Tensor
@@ -105,13 +106,6 @@ class AlphaModule(ShownModule):
         with torch.no_grad():
             stored.copy_(self._start)
 
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
-        # Earlier versions stored a given α under these names.
-        for old in ("alpha", "fixed_alpha"):
-            if prefix + old in state_dict:
-                state_dict[prefix + "given_alpha"] = state_dict.pop(prefix + old)
-        super()._load_from_state_dict(state_dict, prefix, *arguments)
-
     def _show(self, name: str) -> str:
         alpha = self.alpha
         if name != "alpha" or not isinstance(alpha, Tensor):
@@ -132,30 +126,24 @@ def _on_default_device(numbers: Tensor) -> Tensor:
     return numbers.to(torch.get_default_device(), torch.get_default_dtype(), copy=True)
 
 
-def basis_is_argument(at: int) -> Callable[[Callable[_P, None]], Callable[_P, None]]:
-    """A decorator of constructors that refuses arguments in a wrong order and shows the right order in the message.
+def basis_comes_last(init: Callable[_P, None]) -> Callable[_P, None]:
+    """A constructor whose last positional argument is a basis; another order is refused with the right one."""
+    names = [name for name, x in inspect.signature(init).parameters.items() if x.kind is x.POSITIONAL_OR_KEYWORD]
 
-    Args:
-        at: index of the basis among the positional arguments; the basis is the last positional argument.
-    """
+    @functools.wraps(init)
+    def checked(*arguments: _P.args, **options: _P.kwargs) -> None:
+        module, *given = arguments
+        misplaced = [isinstance(x, Basis) != (place == len(names) - 2) for place, x in enumerate(given)]
+        if any(misplaced) or len(arguments) > len(names) or not isinstance(options.get("basis"), Basis | None):
+            kinds = ", ".join(type(x).__name__ for x in given)
+            raise TypeError(
+                f"{type(module).__name__} got ({kinds}), which is not the order of its arguments. Call "
+                "ContinuousAttention(basis, embed_dim=64), CombinedAttention(discrete, basis), or "
+                "MultiheadContinuousAttention(64, 8, basis)."
+            )
+        init(*arguments, **options)
 
-    def decorate(init: Callable[_P, None]) -> Callable[_P, None]:
-        @functools.wraps(init)
-        def checked(*arguments: _P.args, **options: _P.kwargs) -> None:
-            module, *given = arguments
-            misplaced = [isinstance(x, Basis) != (place == at) for place, x in enumerate(given)]
-            if any(misplaced) or len(given) > at + 1 or not isinstance(options.get("basis"), Basis | None):
-                kinds = ", ".join(type(x).__name__ for x in given)
-                raise TypeError(
-                    f"{type(module).__name__} got ({kinds}), which is not the order of its arguments. Call "
-                    "ContinuousAttention(basis, embed_dim=64), CombinedAttention(discrete, basis), or "
-                    "MultiheadContinuousAttention(64, 8, basis)."
-                )
-            init(*arguments, **options)
-
-        return checked
-
-    return decorate
+    return checked
 
 
 def check_query(query: Tensor | None, query_dim: int | None, values: Tensor) -> None:

@@ -3,7 +3,6 @@
 import math
 import warnings
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,7 +17,7 @@ from contmax.maps import moments
 from contmax.nn._module import (
     AlphaModule,
     ShownModule,
-    basis_is_argument,
+    basis_comes_last,
     check_values,
     checked_grid,
     split_heads,
@@ -41,7 +40,6 @@ class Anchors(ShownModule):
     low: Tensor
     size: Tensor
     """Corner and sides of the box, (N,)."""
-    _version = 2
     _shown = ("per_axis", "dim")
 
     def __init__(self, basis: Basis) -> None:
@@ -89,21 +87,13 @@ class Anchors(ShownModule):
         low, size = in_dtype(self.low, dtype), in_dtype(self.size, dtype)
         return (low[0], size[0]) if self.cell_grid is None else (low, size)
 
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, metadata: Any, *arguments: Any) -> None:
-        if (metadata.get("version") or 1) < 2:
-            # State dicts of earlier versions hold no anchors: keep the box made from the basis.
-            state_dict.setdefault(prefix + "low", self.low)
-            state_dict.setdefault(prefix + "size", self.size)
-        super()._load_from_state_dict(state_dict, prefix, metadata, *arguments)
-
 
 class PreferredPlaces(ShownModule):
     r"""A term of the scores at points u: each head h and component m at first prefers another part of the unit cube.
 
     .. math:: -\tfrac12\,\kappa_{hm}\,\|u - c_{hm}\|^2
 
-    Without the term every head and component begins with a density over the whole domain. c and κ are learned; state
-    dicts of earlier versions lack both and give κ = 0.
+    Without the term every head and component begins with a density over the whole domain. c and κ are learned.
 
     Args:
         num_heads: H.
@@ -136,12 +126,6 @@ class PreferredPlaces(ShownModule):
         points = points if points.dim() == 2 else points.unsqueeze(-1)
         distances = (points - centers.unsqueeze(-2)).square().sum(-1)
         return -0.5 * closeness.unsqueeze(-1) * distances
-
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, metadata: Any, *arguments: Any) -> None:
-        if metadata.get("version") is None:
-            state_dict.setdefault(prefix + "centers", self.centers.detach())
-            state_dict.setdefault(prefix + "closeness", torch.zeros_like(self.closeness))
-        super()._load_from_state_dict(state_dict, prefix, metadata, *arguments)
 
 
 class MultiheadContinuousAttention(AlphaModule):
@@ -191,7 +175,7 @@ class MultiheadContinuousAttention(AlphaModule):
 
     _shown = ("embed_dim", "num_heads", "alpha", "num_components", "kdim", "vdim", "penalty", "num_steps")
 
-    @basis_is_argument(at=2)
+    @basis_comes_last
     def __init__(
         self,
         embed_dim: int,

@@ -1,6 +1,6 @@
 """Results of heads, L observations in each of B sequences as cells in N dimensions, and densities from moments."""
 
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
@@ -11,7 +11,7 @@ from contmax._typing import Bool, Float
 from contmax.densities import BetaGaussian, MultivariateBetaGaussian
 from contmax.maps import moments
 from contmax.nn._module import ShownModule
-from contmax.signal._observations import check_grid, check_positions, observation_positions
+from contmax.signal._observations import check_grid, check_positions, observation_positions, unmasked
 
 Matching = Literal["exact", "paper"]
 
@@ -30,30 +30,24 @@ class Place(NamedTuple):
     context: Tensor | None
 
 
-class PlacingHead(ShownModule):
-    """A head whose density comes from discrete weights.
+class Where(NamedTuple):
+    """Where the L observations of B sequences are, as the arguments of an attention say.
 
-    A subclass defines ``_attend``. The Place that it returns may lack the context, which `attend` then computes.
+    Args:
+        positions: (L,) or (B, L), with a last axis N in N > 1 dimensions; None for the default positions.
+        grid: sizes of a grid, row-major; or None.
+        mask: boolean, (L,) or (B, L), True = may be attended; or None.
     """
 
-    def attend(
-        self,
-        values: Float[Tensor, "B L D"],
-        *,
-        alpha: float | Tensor,
-        query: Float[Tensor, "..."] | None = None,
-        positions: Float[Tensor, "..."] | None = None,
-        grid: tuple[int, ...] | None = None,
-        mask: Bool[Tensor, "..."] | None = None,
-    ) -> Place:
-        """The density, the weights of the positions, and the mean of the values under them."""
-        place = self._attend(values, alpha, query, positions=positions, grid=grid, mask=mask)
-        if place.context is not None or place.weights is None:
-            return place
-        weights = place.weights.to(values.dtype)
-        return Place(place.density, weights, weighted_mean(weights, unmasked(values, mask)))
+    positions: Tensor | None
+    grid: tuple[int, ...] | None
+    mask: Tensor | None
 
-    def _attend(self, values: Tensor, alpha: float | Tensor, query: Tensor | None, **where: Any) -> Place:
+
+class Head(ShownModule):
+    """A module that decides where to look; a subclass defines ``_attend``."""
+
+    def _attend(self, values: Tensor, alpha: float | Tensor, query: Tensor | None, where: Where) -> Place:
         raise NotImplementedError
 
     def forward(
@@ -67,7 +61,28 @@ class PlacingHead(ShownModule):
         mask: Bool[Tensor, "..."] | None = None,
     ) -> Distribution:
         """The density to attend with, without the mean of the values."""
-        return self._attend(values, alpha, query, positions=positions, grid=grid, mask=mask).density
+        return self._attend(values, alpha, query, Where(positions, grid, mask)).density
+
+
+class PlacingHead(Head):
+    """A head whose density comes from discrete weights. ``_attend`` may leave the context to `attend`."""
+
+    def attend(
+        self,
+        values: Float[Tensor, "B L D"],
+        *,
+        alpha: float | Tensor,
+        query: Float[Tensor, "..."] | None = None,
+        positions: Float[Tensor, "..."] | None = None,
+        grid: tuple[int, ...] | None = None,
+        mask: Bool[Tensor, "..."] | None = None,
+    ) -> Place:
+        """The density, the weights of the positions, and the mean of the values under them."""
+        place = self._attend(values, alpha, query, Where(positions, grid, mask))
+        if place.context is not None or place.weights is None:
+            return place
+        weights = place.weights.to(values.dtype)
+        return Place(place.density, weights, weighted_mean(weights, unmasked(values, mask)))
 
 
 class Cells(NamedTuple):
@@ -80,14 +95,6 @@ class Cells(NamedTuple):
 
     centers: Tensor
     sides: Tensor
-
-    def from_first(self, mask: Tensor | None) -> tuple["Cells", Tensor]:
-        """The cells relative to the lowest centre along each axis, and this centre, (B, N).
-
-        Weights sum to one only up to rounding; in a mean of positions far from 0 this error would be amplified.
-        """
-        first = self.box(mask).first.detach()
-        return Cells(self.centers - first.unsqueeze(-2), self.sides), first
 
     def box(self, mask: Tensor | None) -> "Box":
         """The box that the cells cover; at default positions it is the unit cube."""
@@ -138,15 +145,7 @@ def _ends(centers: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
     return torch.where(may, centers, torch.inf).amin(-2), torch.where(may, centers, -torch.inf).amax(-2)
 
 
-def observed_cells(
-    shape: tuple[int, int],
-    dim: int,
-    *,
-    positions: Tensor | None,
-    grid: tuple[int, ...] | None,
-    mask: Tensor | None,
-    like: Tensor,
-) -> Cells:
+def observed_cells(shape: tuple[int, int], dim: int, given: Where, like: Tensor) -> Cells:
     """The cells of L observations in each of B sequences.
 
     On a grid, and at default positions, the cells divide the unit cube. At given positions the side of a cell is the
@@ -156,15 +155,13 @@ def observed_cells(
     Args:
         shape: (B, L).
         dim: N.
-        positions: (L,) or (B, L), with a last axis N in N > 1 dimensions; or None.
-        grid: sizes of a grid, row-major; or None.
-        mask: boolean, (L,) or (B, L).
+        given: where the observations are.
         like: a tensor whose dtype and device the result has; positions in float64 stay in float64.
 
     Raises:
         ValueError: if positions or grid do not fit.
     """
-    observations = torch.Size(shape)
+    observations, (positions, grid, mask) = torch.Size(shape), given
     check_positions(observations, dim, positions)
     check_grid(observations, dim, positions, grid)
     if positions is not None:
@@ -187,27 +184,21 @@ def observed_cells(
     return Cells(unmasked(centers, mask), sides)
 
 
-def cells_of_weights(
-    weights: Tensor, dim: int, *, positions: Tensor | None, grid: tuple[int, ...] | None, mask: Tensor | None
-) -> tuple[Cells, Tensor]:
+def cells_of_weights(weights: Tensor, dim: int, where: Where) -> tuple[Cells, Tensor]:
     """The cells of L observations relative to an origin, and this origin, for weights (B, L) or (B, Q, L).
 
     The origin is the lowest centre along each axis, or 0 at default positions and on a grid. Queries share the
     positions of their sequence: for weights (B, Q, L) the cells have an axis of size 1 after the batch.
     """
-    shape = (weights.shape[0], weights.shape[-1])
-    cells = observed_cells(shape, dim, positions=positions, grid=grid, mask=mask, like=weights)
+    cells = observed_cells((weights.shape[0], weights.shape[-1]), dim, where, weights)
     first = cells.sides.new_zeros(1, dim)
-    if positions is not None:
-        cells, first = cells.from_first(mask)
+    if where.positions is not None:
+        # Weights sum to one only up to rounding; in a mean of positions far from 0 this error would be amplified.
+        first = cells.box(where.mask).first.detach()
+        cells = cells._replace(centers=cells.centers - first.unsqueeze(-2))
     if weights.dim() == 3:
         cells, first = Cells(*(part.unsqueeze(1) for part in cells)), first.unsqueeze(1)
     return cells, first
-
-
-def unmasked(values: Tensor, mask: Tensor | None) -> Tensor:
-    """Values (B, L, D) with 0 at masked positions, where they may be NaN."""
-    return values if mask is None else torch.where(mask.unsqueeze(-1), values, 0)
 
 
 def weighted_mean(weights: Tensor, values: Tensor) -> Tensor:
@@ -234,19 +225,22 @@ def density_of_moments(
     return MultivariateBetaGaussian.from_moments(mean, covariance, alpha, validate_args=False)
 
 
-def moments_of_weights(
-    weights: Tensor, dim: int, *, positions: Tensor | None, grid: tuple[int, ...] | None, mask: Tensor | None
-) -> tuple[Tensor, Tensor]:
+def moments_of_weights(weights: Tensor, dim: int, where: Where) -> tuple[Tensor, Tensor]:
     """Mean and (co)variance of the positions of L observations under weights (B, L) or (B, Q, L)."""
     wide = in_dtype(weights, wide_dtype(weights.dtype))
-    (where, sides), first = cells_of_weights(wide, dim, positions=positions, grid=grid, mask=mask)
+    (centers, sides), first = cells_of_weights(wide, dim, where)
     if dim == 1:
-        where, first = where.squeeze(-1), first.squeeze(-1)
+        centers, first = centers.squeeze(-1), first.squeeze(-1)
     else:
         # Expanded, points (L, N) cannot be mistaken for positions (B, L) on the line.
-        where = where.expand(*weights.shape, dim)
-    mean, covariance = moments(wide, where, sides=sides)
+        centers = centers.expand(*weights.shape, dim)
+    mean, covariance = moments(wide, centers, sides=sides)
     return first + mean, covariance
+
+
+def ball_covariance(square: float, dim: int, like: Tensor) -> Tensor | float:
+    """a²/(N + 4)·I, the covariance of a truncated paraboloid on a ball of radius a, for a² = `square`."""
+    return square / (dim + 4) * (torch.eye(dim, dtype=like.dtype, device=like.device) if dim > 1 else 1.0)
 
 
 def check_least_half_width(least: float | None) -> None:

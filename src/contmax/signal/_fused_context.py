@@ -8,8 +8,6 @@ of K functions that is not learned. It returns None for other calls and for mist
 
 import functools
 import math
-from collections.abc import Callable
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -19,7 +17,7 @@ from contmax._autograd import bare_apply
 from contmax._by_reference import gradients_by_reference, may_be_differentiated
 from contmax._eager import is_eager, without_autocast
 from contmax._torch_private import forward_mode_is_on
-from contmax.basis import Basis, GaussianBasis, MultivariateGaussianBasis
+from contmax.basis import GaussianBasis, MultivariateGaussianBasis
 from contmax.densities import BetaGaussian, MultivariateBetaGaussian, TruncatedParabola, TruncatedParaboloid
 from contmax.expectations._expectation import RULES, expectation_by
 from contmax.expectations._line_gaussian import line_order
@@ -30,16 +28,15 @@ from contmax.signal._ridge import Even, cached_weights, through_values
 _F32 = torch.float32
 _LINE_DENSITIES: frozenset[type] = frozenset((BetaGaussian, TruncatedParabola))
 _PLANE_DENSITIES: frozenset[type] = frozenset((MultivariateBetaGaussian, TruncatedParaboloid))
-_Order = Callable[[float], float | None]
-
-
-def _own(densities: frozenset[type], basis: type, order: _Order) -> dict[tuple[type, type], tuple[Any, _Order]]:
-    cached = functools.lru_cache(maxsize=64)(order)
-    return {(density, basis): (RULES.find(density, basis), cached) for density in densities}
-
-
 # (density, basis) → (our rule, a function from α to k). Users may register other rules later.
-_OWN = _own(_LINE_DENSITIES, GaussianBasis, line_order) | _own(_PLANE_DENSITIES, MultivariateGaussianBasis, plane_order)
+_OWN = {
+    (density, basis): (RULES.find(density, basis), functools.lru_cache(maxsize=64)(order))
+    for densities, basis, order in (
+        (_LINE_DENSITIES, GaussianBasis, line_order),
+        (_PLANE_DENSITIES, MultivariateGaussianBasis, plane_order),
+    )
+    for density in densities
+}
 
 
 class _Given(NamedTuple):
@@ -63,7 +60,7 @@ class _Given(NamedTuple):
 
 
 def fused_context(
-    values: Any, density: Any, basis: Basis, grid: tuple[int, ...] | None, penalty: float, alpha: object = None
+    values: Any, density: Any, basis: Any, grid: tuple[int, ...] | None, penalty: float, alpha: object = None
 ) -> Tensor | None:
     """The context c = E_p[V], (B, D), of the signal V; None for calls that must take the general path.
 
@@ -85,32 +82,28 @@ def fused_context(
         loc, scale, alpha, is_factor = density.loc, density.scale_tril, density.alpha, True
     else:
         return None
-    given = _given(values, loc, scale, kind, alpha, basis, grid, penalty, is_factor)
-    if given is None:
+    own = _OWN.get((kind, type(basis)))
+    if own is None or type(alpha) is not float or not _are_float32(values, loc, scale):
         return None
+    k = own[1](alpha)
+    # A user may have replaced the rule.
+    if k is None or RULES.find(kind, type(basis)) is not own[0]:
+        return None
+    constants = _constants(values, loc, scale, basis, grid, penalty)
+    if constants is None:
+        return None
+    # Read the grad mode before the call: inside autograd.Function.forward it is always off.
+    needs_slopes = (loc.requires_grad or scale.requires_grad) and torch.is_grad_enabled()
     with without_autocast(values):
-        return _apply(values, loc, scale, given)  # type: ignore[no-any-return]
+        return _apply(values, loc, scale, _Given(*constants, k, is_factor, needs_slopes))  # type: ignore[no-any-return]
 
 
-def _given(
-    values: Any,
-    loc: Any,
-    scale: Any,
-    kind: type,
-    alpha: Any,
-    basis: Any,
-    grid: tuple[int, ...] | None,
-    penalty: Any,
-    is_factor: bool,
-) -> _Given | None:
-    """The `_Given` of a call; None if the kernels do not support the call."""
-    if type(alpha) is not float or not _are_float32(values, loc, scale):
-        return None
-    k = _fixed_order(kind, type(basis), alpha)
-    if k is None:
-        return None
+def _constants(
+    values: Tensor, loc: Tensor, scale: Tensor, basis: Any, grid: tuple[int, ...] | None, penalty: Any
+) -> tuple[Tensor, Tensor, Tensor] | None:
+    """Weights, centres and widths, as in `_Given`; None if the kernels do not support the shapes or the basis."""
     batch, length, channels = values.shape
-    if kind in _LINE_DENSITIES:
+    if basis.event_dim == 1:
         width, fits = "fixed_scale", grid is None and loc.shape == scale.shape == (batch,)
     else:
         width, fits = "fixed_tril", loc.shape == (batch, 2) and scale.shape == (batch, 2, 2) and basis.event_dim == 2
@@ -125,25 +118,7 @@ def _given(
     if centre is None or spread is None or centre.dtype is not _F32 or spread.dtype is not _F32:
         return None
     weights = cached_weights(basis, basis, Even(length, grid, penalty, _F32, values.device), None)
-    if weights is None:
-        return None
-    # Read the grad mode before the call: inside autograd.Function.forward it is always off.
-    needs_slopes = (loc.requires_grad or scale.requires_grad) and torch.is_grad_enabled()
-    return _Given(weights, centre, spread, k, is_factor, needs_slopes)
-
-
-def _fixed_order(density: type, basis: type, alpha: float) -> float | None:
-    """k = 1/(α−1), ∞ for the Gaussian; None if no kernel has these types and α, or a user has replaced the rule.
-
-    Args:
-        density: the type of the density.
-        basis: the type of the basis, on the line or on the plane.
-        alpha: α.
-    """
-    own = _OWN.get((density, basis))
-    if own is None or RULES.find(density, basis) is not own[0]:
-        return None
-    return own[1](alpha)
+    return None if weights is None else (weights, centre, spread)
 
 
 def _are_float32(values: Any, loc: Any, scale: Any) -> bool:
@@ -185,7 +160,7 @@ class _FusedContext(torch.autograd.Function):
         if values is None:
             return shares.unsqueeze(2) * cotangent.unsqueeze(1), None, None, None
         # Gradients by the reference can be differentiated again, and vmapped.
-        reference = partial(_reference, weights=weights, centre=centre, width=width, k=k, is_factor=is_factor)
+        reference = functools.partial(_reference, weights=weights, centre=centre, width=width, k=k, is_factor=is_factor)
         return *gradients_by_reference(reference, (values, loc, scale), ctx.needs_input_grad[:3], cotangent), None
 
 

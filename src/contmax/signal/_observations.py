@@ -153,6 +153,11 @@ def _on_interval(length: int, mask: Tensor | None, like: Tensor) -> Tensor:
     return (rank.to(like.dtype) + 0.5) / count
 
 
+def unmasked(values: Tensor, mask: Tensor | None) -> Tensor:
+    """Values (*batch, L, D) with 0 at masked positions, where they may be NaN; the mask is (L,) or (*batch, L)."""
+    return values if mask is None else torch.where(mask.unsqueeze(-1), values, 0)
+
+
 def design_at(positions: Tensor, basis: Basis, mask: Tensor | None) -> tuple[Tensor, Tensor]:
     """Positions in float64, 0 if masked in all sequences that share them; ψ at them, (…, L, K), 0 where masked."""
     where = positions.double()
@@ -163,7 +168,7 @@ def design_at(positions: Tensor, basis: Basis, mask: Tensor | None) -> tuple[Ten
         where = torch.where(seen if basis.event_dim == 1 else seen.unsqueeze(-1), where, 0)
     design = basis(where)
     _warn_of_positions(positions.dtype, where, design, basis, mask)
-    return where, design if mask is None else torch.where(mask.unsqueeze(-1), design, 0)
+    return where, unmasked(design, mask)
 
 
 def _warn_of_positions(

@@ -20,7 +20,7 @@ from contmax._torch_private import outside_of_transforms_and_modes
 from contmax.basis import Basis
 from contmax.basis._basis import constants_of, living
 from contmax.numerics import eliminated
-from contmax.signal._observations import observation_positions
+from contmax.signal._observations import observation_positions, unmasked
 
 _Constants = tuple[Tensor, ...]
 # The largest LengthTable, in bytes; without a table weights are computed for each batch.
@@ -44,15 +44,15 @@ class RidgeFit(NamedTuple):
 
     def weights(self, dtype: torch.dtype) -> Tensor:
         """G, (*batch, L, K)."""
-        return _solved(self.tril, self.design.mT).mT.to(dtype)
+        return solved(self.tril, self.design.mT).mT.to(dtype)
 
     def observed(self, r: Tensor) -> Tensor:
         """G r: (*batch, Q, K) → (*batch, Q, L), in the dtype of r."""
-        return (_solved(self.tril, r.double().mT).mT @ self.design.mT).to(r.dtype)
+        return (solved(self.tril, r.double().mT).mT @ self.design.mT).to(r.dtype)
 
     def coefficients(self, values: Tensor) -> Tensor:
         """GᵀH: (*batch, L, D) → (*batch, K, D), in float64."""
-        return _solved(self.tril, self.design.mT @ values.double())
+        return solved(self.tril, self.design.mT @ values.double())
 
 
 def ridge_fit(design: Tensor, penalty: float, volume: Tensor | float) -> RidgeFit:
@@ -72,12 +72,7 @@ def ridge_fit(design: Tensor, penalty: float, volume: Tensor | float) -> RidgeFi
     Reference: Martins et al. 2020, Eq. B_regression.
     """
     wide = design.double()
-    return RidgeFit(wide, _factored(wide.mT @ wide, penalty, volume))
-
-
-def solve_gram(gram: Tensor, right: Tensor, penalty: float, volume: Tensor | float) -> Tensor:
-    """(FᵀF + λ/V²·I)⁻¹ right, by Cholesky."""
-    return _solved(_factored(gram, penalty, volume), right)
+    return RidgeFit(wide, factored(wide.mT @ wide, penalty, volume))
 
 
 def through_values(length: int, functions: int, channels: int, queries: int) -> bool:
@@ -98,7 +93,7 @@ def explained_share(missed: Tensor, total: Tensor, least: Tensor) -> Tensor:
     return torch.where(varies, 1 - missed / torch.where(varies, total, 1.0), 1.0)
 
 
-def _factored(gram: Tensor, penalty: float, volume: Tensor | float) -> Tensor:
+def factored(gram: Tensor, penalty: float, volume: Tensor | float) -> Tensor:
     """The Cholesky factor of FᵀF + λ/V²·I; in an ONNX export, which has no factorisation, the matrix itself."""
     eye = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
     # V² may overflow in float32 for a basis in space.
@@ -127,8 +122,8 @@ def _factored(gram: Tensor, penalty: float, volume: Tensor | float) -> Tensor:
     return tril
 
 
-def _solved(tril: Tensor, right: Tensor) -> Tensor:
-    """(FᵀF + λ/V²·I)⁻¹ right, from the result of `_factored`."""
+def solved(tril: Tensor, right: Tensor) -> Tensor:
+    """(FᵀF + λ/V²·I)⁻¹ right, from the result of `factored`."""
     if is_exporting_to_onnx():
         return eliminated(tril, right)
     if tril.device.type == "cpu":
@@ -222,9 +217,7 @@ def _computed(functions: Basis, even: Even, mask: Tensor | None) -> Tensor:
     """G without the cache, (L, K) or (*batch, L, K)."""
     like = torch.empty(0, dtype=torch.float64, device=even.device)
     design = functions(observation_positions(even.length, None, even.grid, mask, like))
-    if mask is not None:
-        design = torch.where(mask.unsqueeze(-1), design, 0)
-    return ridge_fit(design, even.penalty, functions.volume).weights(even.dtype)
+    return ridge_fit(unmasked(design, mask), even.penalty, functions.volume).weights(even.dtype)
 
 
 def _like_weights(constants: Sequence[Tensor], mask: Tensor | None, even: Even, basis: int) -> Tensor:
@@ -306,19 +299,15 @@ class LengthTable(NamedTuple):
         first = _first_row(torch.arange(longest + 1, device=rows.device)) - 1
         each = max(1, _BLOCK // (width * max(lengths[-1], width)))
         for start in range(0, len(lengths), each):
-            _fill(rows, first, lengths[start : start + each], functions, penalty)
+            some = lengths[start : start + each]
+            count = _on_device(some, rows.device).unsqueeze(-1)
+            rank = torch.arange(some[-1], device=rows.device)
+            inside = rank < count
+            design = torch.where(inside.unsqueeze(-1), functions((rank.double() + 0.5) / count), 0)
+            weights = ridge_fit(design, penalty, functions.volume).weights(rows.dtype)
+            # Padding (rank ≥ n) is written to row 0, which must stay zero, although a fit without a penalty may be NaN.
+            rows[(first[count] + rank + 1) * inside] = torch.where(inside.unsqueeze(-1), weights, 0)
         return LengthTable(rows, first, self.known.union(lengths))
-
-
-def _fill(rows: Tensor, first: Tensor, lengths: list[int], functions: Basis, penalty: float) -> None:
-    """Write G_n for each n in `lengths` into the rows of a table."""
-    count = _on_device(lengths, rows.device).unsqueeze(-1)
-    rank = torch.arange(lengths[-1], device=rows.device)
-    inside = rank < count
-    design = torch.where(inside.unsqueeze(-1), functions((rank.double() + 0.5) / count), 0)
-    weights = ridge_fit(design, penalty, functions.volume).weights(rows.dtype)
-    # Padding (rank ≥ n) is written to row 0, which must stay zero, although a fit without a penalty may be NaN.
-    rows[(first[count] + rank + 1) * inside] = torch.where(inside.unsqueeze(-1), weights, 0)
 
 
 _Count = TypeVar("_Count", int, Tensor)

@@ -23,6 +23,7 @@ from contmax.signal._observations import (
     design_at,
     observation_positions,
     require_penalty,
+    unmasked,
     warn_if_not_on_unit_cube,
 )
 from contmax.signal._ridge import Even, RidgeFit, default_weights, explained_share, ridge_fit, through_values
@@ -46,26 +47,17 @@ class _Observed(NamedTuple):
     mask: Tensor | None
     sites: Sites
 
-    def unmasked(self) -> Tensor:
-        """H with 0 where it is masked."""
-        return self.values if self.mask is None else torch.where(self.mask.unsqueeze(-1), self.values, 0)
-
     def coefficients(self) -> Tensor:
         """B = GᵀH, in at least float32."""
-        values, weights = self.unmasked(), self.weights
+        values, weights = unmasked(self.values, self.mask), self.weights
         with without_autocast(values):
             if isinstance(weights, RidgeFit):
                 return weights.coefficients(values).to(wide_dtype(values.dtype))
             return weights.mT @ in_dtype(values, weights.dtype)
 
-    def mixed(self, r: Tensor) -> Tensor:
-        """H·(G r) for r = E_p[ψ], (*batch, Q, K) → (*batch, Q, D)."""
-        known = self.weights.observed(r) if isinstance(self.weights, RidgeFit) else r @ self.weights.mT
-        return masked_product(known, self.values, self.mask)
-
     def explained_variance(self, coefficients: Tensor, basis: Basis) -> Tensor:
         """1 − Σ‖h−V‖²/Σ‖h−h̄‖² over unmasked positions and channels, h̄ the mean, in float64."""
-        values = self.unmasked().double()
+        values = unmasked(self.values, self.mask).double()
         with without_autocast(values):
             where = observation_positions(values.shape[-2], *self.sites, self.mask, values.new_empty(0))
             fitted = basis(where).double() @ coefficients.double()
@@ -147,21 +139,19 @@ class Signal:
                 f"A density of batch shape {tuple(r.shape[:-1])} does not fit a signal of batch shape {tuple(batch)}: "
                 "pass one density per sequence, (*batch), many, (*batch, *Q), or one for all, ()."
             )
-        wide = wide_dtype(self._dtype)
+        queries, (length, channels) = r.shape[len(batch) : -1], self._shape[-2:]
         with without_autocast(r):
-            mixed = self._mixed(in_dtype(r, wide), len(batch))
+            # All queries of a sequence lie along one axis.
+            r = in_dtype(r.flatten(len(batch), -2) if queries else r.unsqueeze(-2), wide_dtype(self._dtype))
+            if isinstance(self._content, _Observed) and through_values(length, r.shape[-1], channels, r.shape[-2]):
+                values, weights, mask, _ = self._content
+                # H·(G r) instead of (H G)·r.
+                known = weights.observed(r) if isinstance(weights, RidgeFit) else r @ weights.mT
+                mixed = masked_product(known, values, mask)
+            else:
+                mixed = r @ self.coefficients.to(r.dtype)
         mixed = in_dtype(mixed, self._dtype)
-        queries = r.shape[len(batch) : -1]
         return mixed.squeeze(-2) if not queries else mixed.reshape(*mixed.shape[:-2], *queries, mixed.shape[-1])
-
-    def _mixed(self, r: Tensor, batch: int) -> Tensor:
-        """Bᵀr, (*batch, queries, D), with all queries of a sequence along one axis; `batch` counts batch axes."""
-        r = r.unsqueeze(-2) if r.dim() == batch + 1 else r.flatten(batch, -2)
-        if isinstance(self._content, _Observed) and through_values(
-            self._shape[-2], r.shape[-1], self._shape[-1], r.shape[-2]
-        ):
-            return self._content.mixed(r)
-        return r @ self.coefficients.to(r.dtype)
 
     def explained_variance(self) -> Float[Tensor, "*batch"]:
         r"""The share of the variance of the observations, over unmasked positions and all channels, that V explains.
@@ -375,7 +365,7 @@ def masked_product(weights: Tensor, values: Tensor, mask: Tensor | None) -> Tens
 
 
 def _product_by_torch(weights: Tensor, values: Tensor, mask: Tensor) -> Tensor:
-    return weights @ in_dtype(torch.where(mask.unsqueeze(-1), values, 0), weights.dtype)
+    return weights @ in_dtype(unmasked(values, mask), weights.dtype)
 
 
 class MaskedMean(torch.autograd.Function):

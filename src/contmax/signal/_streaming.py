@@ -8,8 +8,8 @@ from torch import Tensor
 from contmax._eager import is_eager_cpu, wide_dtype
 from contmax._typing import Bool, Float
 from contmax.basis import Basis
-from contmax.signal._observations import check_observations, design_at, require_penalty
-from contmax.signal._ridge import explained_share, solve_gram
+from contmax.signal._observations import check_observations, design_at, require_penalty, unmasked
+from contmax.signal._ridge import explained_share, factored, solved
 from contmax.signal._signal import Signal
 
 
@@ -79,9 +79,7 @@ class SignalAccumulator:
             TypeError: if the mask is not boolean.
         """
         check_observations(values, self.basis.event_dim, positions, mask)
-        design, wide = design_at(positions, self.basis, mask)[1].double(), values.double()
-        if mask is not None:
-            wide = torch.where(mask.unsqueeze(-1), wide, 0)
+        design, wide = design_at(positions, self.basis, mask)[1].double(), unmasked(values.double(), mask)
         counts = torch.ones_like(wide[..., 0]) if mask is None else mask.double().expand(wide.shape[:-1])
         observed = counts.sum(-1), wide.sum(-2), wide.square().sum((-2, -1))
         self._add(_Sums(design.mT @ design, design.mT @ wide, *observed), values.dtype)
@@ -110,7 +108,7 @@ class SignalAccumulator:
     def signal(self) -> Signal:
         """The signal through all observations so far."""
         sums = self._known_sums()
-        coefficients = solve_gram(sums.gram, sums.cross, self.penalty, self.basis.volume)
+        coefficients = solved(factored(sums.gram, self.penalty, self.basis.volume), sums.cross)
         explained, wide = sums.explained_variance(coefficients), wide_dtype(self._dtype)
         return Signal(self.basis, coefficients=coefficients.to(wide), explained=explained.to(wide), dtype=self._dtype)
 

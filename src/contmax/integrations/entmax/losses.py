@@ -14,6 +14,7 @@ from contmax._typing import Float, Int
 from contmax.integrations.entmax.activations import _Configured
 from contmax.integrations.entmax.root_finding import _by_alpha, _inverse_kappa, _normmax_powers, _real
 from contmax.maps._arguments import checked_scores, output_dtype
+from contmax.maps._threshold import power_on_support
 
 Target = Int[Tensor, " n"] | Float[Tensor, "n classes"]
 
@@ -147,9 +148,7 @@ def _norm(y: Tensor, alpha: float | Tensor) -> Tensor:
     """‖y‖_α of y ≥ 0. Dividing by the largest entry keeps high powers of small numbers from underflowing."""
     top = y.detach().amax(-1, keepdim=True)
     scale = torch.where(top > 0, top, 1)
-    inside = y > 0
-    powers = torch.where(inside, torch.where(inside, y / scale, 1) ** alpha, 0)
-    return scale * powers.sum(-1, keepdim=True) ** (1 / alpha)
+    return scale * power_on_support(y / scale, alpha).sum(-1, keepdim=True) ** (1 / alpha)
 
 
 class _GenericLoss(_Configured):

@@ -12,6 +12,7 @@ from contmax._typing import Float
 from contmax.deformed import escort
 from contmax.integrations.entmax.activations import _Map
 from contmax.maps._arguments import checked_scores, output_dtype
+from contmax.maps._threshold import below_maximum
 
 # Bisection steps that shrink an interval of length 1 to the rounding of the dtype.
 _STEPS = {torch.float32: 24, torch.float64: 53}
@@ -84,8 +85,7 @@ def normmax_bisect(
     Reference: Blondel, Martins & Niculae 2020 (norm-entropies).
     """
     x = checked_scores(X, dim, "normmax_bisect")
-    top = x.detach().amax(dim, keepdim=True)
-    shifted = x - torch.where(top == -torch.inf, 0, top)
+    shifted = below_maximum(x, dim)
     # For α ≤ 1 the norm of a probability vector is least at a vertex.
     largest = (shifted == 0).to(x.dtype)
     vertex = largest / largest.sum(dim, keepdim=True).clamp(min=1)

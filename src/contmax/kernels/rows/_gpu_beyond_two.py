@@ -1,4 +1,4 @@
-r"""α-entmax for α > 2, in float64 and logarithms as in `contmax.maps._sorted_support`, but without sorting rows.
+r"""α-entmax for α > 2, in float64 and logarithms as in `contmax.maps._threshold`, but without sorting rows.
 
 A tensor α may have values on both sides of 2, and to read the values the host would wait for the device. So these
 kernels run after the ordinary kernels at every tensor α; programs whose rows have α ≤ 2 end at once.

@@ -13,6 +13,14 @@ The first compares two members of one family,
 
 where 1 + d are the eigenvalues of :math:`\Sigma^{-1}\Sigma_q`, :math:`\operatorname{Cov}_q = v\Sigma_q`,
 φ(x) = x − ln(1+x) and χ(x) = eˣ − 1 − x. The second part is the cost of the target's shape; it is zero if p = q.
+
+:math:`\Omega_\alpha(p)` follows from the Rényi negentropy :math:`y = \ln(\int p^\alpha)/(\alpha-1)`. Rescaling p
+changes y only by −½ ln|Cov|. The rest of y,
+
+.. math:: \eta_\alpha(p) = \frac{\ln\int p^\alpha}{\alpha-1} + \tfrac12\ln|\operatorname{Cov}_p|,
+
+depends on the shape of p only, is a sum over independent coordinates, and is smooth in the order ε = α − 1 through 0,
+where it is the Shannon negentropy. ε is a float, ∞ included, or a float64 tensor.
 """
 
 import math
@@ -20,6 +28,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.distributions import (
@@ -34,24 +43,26 @@ from torch.distributions import (
 )
 
 from contmax._typing import Float
-from contmax.deformed import expm1_over
+from contmax.deformed import expm1_over, log1p_over, mean_u_exp
 from contmax.densities import Empirical, Triangular
 from contmax.densities._divergence import gaussian
 from contmax.densities._elliptical import Elliptical
 from contmax.densities._scale import DiagonalScale, Scale, relative_excess
 from contmax.losses._fenchel_young import register_fenchel_young
-from contmax.losses._pairs import _negentropy
-from contmax.losses._pairs._negentropy import (
-    EXPONENT_MAX,
-    HEIGHT_SLACK,
-    Number,
-    expm1_excess_over,
-    is_infinite,
-    not_negative,
-    order_of,
-    tsallis_rate,
-)
+from contmax.numerics import float64_of, log_gamma_ratio, log_gamma_ratio_slope
 
+Number = float | Tensor
+
+#: eˣ counts as infinite for larger x, because derivatives multiply eˣ by further factors.
+EXPONENT_MAX = 600.0
+#: A density counts as bounded by 1 if its logarithm, which may be rounded, is at most this.
+HEIGHT_SLACK = 1e-6
+_LOG_2PI = math.log(2 * math.pi)
+# For |ε| below this, the quotient in `_eta_of_beta_gaussian` loses digits: average a derivative over eight nodes.
+_ORDER_NEAR = 0.02
+_GAUSS = tuple((0.5 + 0.5 * float(x), 0.5 * float(w)) for x, w in zip(*np.polynomial.legendre.leggauss(8), strict=True))
+# η of the uniform density on an interval, for every ε.
+_ETA_OF_UNIFORM = -0.5 * math.log(12.0)
 # With Σ_q = τFFᵀ, F of `Summary`: where |ln τ| is larger, the loss is computed directly, as Ω*(f) + Ω(p) − E_p[f].
 _STRETCH_MAX = 16.0
 
@@ -64,7 +75,7 @@ class Summary:
         mean: ``(*batch, N)``.
         factor: F, diagonal or triangular.
         log_spread: ln v, broadcastable to ``(*batch)``.
-        shape: function from ε = α − 1 to η, the negentropy of the shape, see :mod:`._negentropy`.
+        shape: function from ε = α − 1 to η, the negentropy of the shape.
         finite: where the covariance is finite, ``(*batch)``; None if it is finite everywhere.
     """
 
@@ -93,7 +104,7 @@ def _misshapen(prediction: Elliptical, scale: Scale, target: Summary) -> Tensor:
     shape = target.shape(gap)
     # Compute η of p and of q both as floats or both as tensors, so that equal η differ by exactly 0.
     like = torch.full_like(shape, gap) if isinstance(shape, Tensor) and not isinstance(gap, Tensor) else gap
-    own = _negentropy.beta_gaussian(like, gap, dim)
+    own = _eta_of_beta_gaussian(like, gap, dim)
     # ln τ in Σ_q = τFFᵀ, exactly 0 for a target with the α of the prediction.
     log_stretch = (target.log_spread - profile.variance_factor(half_log_det).log()) / weight
     if not isinstance(shape, Tensor) and not isinstance(own, Tensor) and shape == own:
@@ -142,7 +153,8 @@ def _misshapen_uniform(prediction: Elliptical, scale: Scale, target: Summary) ->
     shrinking = (log_det - swelling) / dim
     excess = excess + swelling - dim * shrinking.square() * expm1_excess_over(shrinking)
     log_height = target.shape(math.inf) - half_log_det - 0.5 * dim * target.log_spread
-    return torch.where(log_height > HEIGHT_SLACK, math.inf, not_negative(0.5 * target.log_spread.exp() * excess))
+    loss = not_negative(0.5 * target.log_spread.exp() * excess)
+    return torch.where(log_height > HEIGHT_SLACK, math.inf, loss)
 
 
 @register_fenchel_young(Elliptical, Tensor)
@@ -162,18 +174,16 @@ def elliptical_sampled(prediction: Elliptical, target: Empirical) -> Float[Tenso
     samples = points_of(target, target.samples)
     mean = (weights * samples).sum(-2)
     centred = samples - mean.unsqueeze(-2)
-    misplaced = scale.mahalanobis_sq(mean - points_of(prediction, prediction.loc))
-    return prediction._profile.conjugate(scale.half_log_det()) + 0.5 * (misplaced + _trace(scale, centred, weights))
-
-
-def _trace(scale: Scale, centred: Float[Tensor, "*batch n N"], weights: Float[Tensor, "*batch n 1"]) -> Tensor:
-    """tr(Σ⁻¹C) for the covariance C of centred samples; only variances are needed where Σ is diagonal."""
+    # tr(Σ⁻¹C), for which only variances are needed where Σ is diagonal.
     if isinstance(scale, DiagonalScale):
-        return ((weights * centred.square()).sum(-2) / scale.diagonal()).sum(-1)
-    covariance = (weights * centred).mT @ centred
-    half = torch.linalg.solve_triangular(scale.tril(), covariance, upper=False)
-    whitened: Tensor = torch.linalg.solve_triangular(scale.tril(), half.mT, upper=False)
-    return whitened.diagonal(dim1=-2, dim2=-1).sum(-1)
+        trace = ((weights * centred.square()).sum(-2) / scale.diagonal()).sum(-1)
+    else:
+        covariance = (weights * centred).mT @ centred
+        half = torch.linalg.solve_triangular(scale.tril(), covariance, upper=False)
+        whitened = torch.linalg.solve_triangular(scale.tril(), half.mT, upper=False)
+        trace = whitened.diagonal(dim1=-2, dim2=-1).sum(-1)
+    misplaced = scale.mahalanobis_sq(mean - points_of(prediction, prediction.loc))
+    return prediction._profile.conjugate(scale.half_log_det()) + 0.5 * (misplaced + trace)
 
 
 def summary_of(target: Distribution) -> Summary:
@@ -195,11 +205,8 @@ def points_of(density: Distribution, value: Tensor) -> Tensor:
 def _of_elliptical(target: Elliptical) -> Summary:
     scale, profile, dim = target._sigma.to(torch.float64), target._profile, target._dim
     log_spread, gap = profile.variance_factor(scale.half_log_det()).log(), order_of(target.alpha)
-
-    def shape(order: Number) -> Number:
-        return _negentropy.uniform_ball(dim) if is_infinite(gap) else _negentropy.beta_gaussian(gap, order, dim)
-
-    return Summary(points_of(target, target.loc), scale, log_spread, shape)
+    points = points_of(target, target.loc)
+    return Summary(points, scale, log_spread, lambda order: _eta_of_beta_gaussian(gap, order, dim))
 
 
 def _of_student(target: StudentT) -> Summary:
@@ -208,7 +215,7 @@ def _of_student(target: StudentT) -> Summary:
     freedom = torch.where(finite, target.df.double(), 3.0)
     gap = -2 / (freedom + 1)
     deviation = target.scale.double() * (freedom / (freedom - 2)).sqrt()
-    return _of_line(target.loc.double(), deviation, lambda order: _negentropy.beta_gaussian(gap, order, 1), finite)
+    return _of_line(target.loc.double(), deviation, lambda order: _eta_of_beta_gaussian(gap, order, 1), finite)
 
 
 def _of_line(
@@ -240,6 +247,127 @@ def _of_independent(target: Independent) -> Summary:
     return Summary(base.mean.squeeze(-1), DiagonalScale(deviation), deviation.new_zeros(()), shape, finite)
 
 
+def order_of(alpha: float | Tensor) -> Number:
+    """ε = α − 1."""
+    return alpha.double() - 1 if isinstance(alpha, Tensor) else alpha - 1
+
+
+def is_infinite(order: Number) -> bool:
+    """Whether ε is the float ∞; tensors are finite."""
+    return not isinstance(order, Tensor) and math.isinf(order)
+
+
+def _eta_of_triangular(order: Number) -> Number:
+    """η of a triangular density, which at half-width a has ∫p^α = 2a^{1−α}/(α+1)."""
+    return -0.5 * math.log(6.0) - 0.5 * _log1p_over(0.5 * order)
+
+
+def _eta_of_laplace(order: Number) -> Number:
+    """η of a Laplace density, which at scale b has ∫p^α = (2b)^{1−α}/α."""
+    return -0.5 * math.log(2.0) - _log1p_over(order)
+
+
+def _eta_of_beta_gaussian(gap: Number, order: Number, dim: int) -> Number:
+    r"""η of the β-Gaussian of index 1 + ε′ in N dimensions; G is `log_gamma_ratio`.
+
+    .. math:: \eta = G(\varepsilon') - s\ln 2\pi - s\ln(1+(s+1)\varepsilon')
+              + \frac{G(\varepsilon') - G(\frac{\varepsilon'}{1+\varepsilon}) - s\ln(1+\varepsilon)}{\varepsilon}
+
+    Args:
+        gap: ε′, the index of the density less one; ∞ for the uniform density on an ellipsoid.
+        order: ε.
+        dim: N = 2s.
+
+    Returns:
+        A number for two numbers, else a tensor.
+    """
+    half = dim / 2
+    if is_infinite(gap):
+        return math.lgamma(1 + half) - half * math.log(math.pi * (dim + 2))
+    ratio = log_gamma_ratio(gap, dim)
+    if is_infinite(order):
+        quotient: Number = 0.0
+    elif isinstance(gap, Tensor) or isinstance(order, Tensor):
+        like = next(x for x in (gap, order) if isinstance(x, Tensor))
+        wide: tuple[Tensor, ...] = torch.broadcast_tensors(float64_of(gap, like), float64_of(order, like))
+        gap, order = wide
+        near = order.abs() < _ORDER_NEAR
+        slope = _mean_slope(gap, torch.where(near, order, 0.0), dim)
+        quotient = torch.where(near, slope, _secant(ratio, gap, torch.where(near, 1.0, order), dim))
+    else:
+        quotient = _mean_slope(gap, order, dim) if abs(order) < _ORDER_NEAR else _secant(ratio, gap, order, dim)
+    return ratio - half * (_LOG_2PI + _log1p((half + 1) * gap)) + quotient
+
+
+def _secant(ratio: Number, gap: Number, order: Number, dim: int) -> Number:
+    """The fraction in :func:`_eta_of_beta_gaussian`; `ratio` is G(ε′)."""
+    return (ratio - log_gamma_ratio(gap / (1 + order), dim) - dim / 2 * _log1p(order)) / order
+
+
+def _mean_slope(gap: Number, order: Number, dim: int) -> Number:
+    """The fraction in :func:`_eta_of_beta_gaussian` for small ε: the mean of its numerator's derivative over [0, ε]."""
+    if isinstance(order, Tensor):
+        rates: Any = _slope(gap, torch.stack([1 + x * order for x, _ in _GAUSS]), dim)
+    else:
+        rates = [_slope(gap, 1 + x * order, dim) for x, _ in _GAUSS]
+    return sum((weight * rate for (_, weight), rate in zip(_GAUSS, rates, strict=True)), 0.0 * gap)
+
+
+def _slope(gap: Number, step: Number, dim: int) -> Number:
+    inner = gap / step
+    return (log_gamma_ratio_slope(inner, dim) * inner - dim / 2) / step
+
+
+def _log1p(x: Number) -> Number:
+    return torch.log1p(x) if isinstance(x, Tensor) else math.log1p(x)
+
+
+def _log1p_over(x: Number) -> Number:
+    if isinstance(x, Tensor):
+        return log1p_over(x)
+    if math.isinf(x):
+        return 0.0
+    return math.log1p(x) / x if x else 1.0
+
+
+def expm1_excess_over(x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+    r"""(eˣ − 1 − x)/x², smooth at 0: :math:`\int_0^1 (1-s)\,e^{sx}\,ds = e^x \int_0^1 s\,e^{-sx}\,ds`.
+
+    Example:
+        >>> expm1_excess_over(torch.tensor([0.0, 1.0]))
+        tensor([0.5000, 0.7183])
+    """
+    grows = x > 0
+    up, down = torch.where(grows, x, 0.0), torch.where(grows, 0.0, x)
+    return torch.where(grows, torch.exp(up) * mean_u_exp(-up), expm1_over(down) - mean_u_exp(down))
+
+
+def tsallis_rate(y: Float[Tensor, "..."], gap: float | Tensor) -> Float[Tensor, "..."]:
+    """(e^{εy} − 1)/(αε) with ε = `gap`: Ω_α(p) for the Rényi negentropy y of p, and log_{2−α}(p)/α for y = ln p.
+
+    Overflow gives +∞ with zero gradient. The rate is 0 for α = ∞.
+
+    Example:
+        >>> tsallis_rate(torch.tensor([0.0, 1.0, 1e4]).double(), 1.0)
+        tensor([0.0000, 0.8591,    inf], dtype=torch.float64)
+    """
+    if is_infinite(gap):
+        return torch.zeros_like(y)
+    over = gap * y > EXPONENT_MAX
+    inner = torch.where(over, 0.0, y)
+    return torch.where(over, torch.inf, inner * expm1_over(gap * inner) / (1 + gap))
+
+
+def not_negative(x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+    """``x`` with negative values, which are rounding errors, set to 0; the gradient is that of ``x``.
+
+    Example:
+        >>> not_negative(torch.tensor([-1e-9, 2.0]))
+        tensor([0., 2.])
+    """
+    return x - x.detach().clamp(max=0)
+
+
 #: Families of targets, each with the function that computes its summary in closed form.
 _SUMMARIES: dict[type, Callable[[Any], Summary]] = {
     Elliptical: _of_elliptical,
@@ -249,10 +377,10 @@ _SUMMARIES: dict[type, Callable[[Any], Summary]] = {
     Uniform: lambda p: _of_line(
         0.5 * (p.low.double() + p.high.double()),
         (p.high.double() - p.low.double()) / math.sqrt(12.0),
-        lambda order: _negentropy.UNIFORM,
+        lambda order: _ETA_OF_UNIFORM,
     ),
-    Triangular: lambda p: _of_line(p.loc.double(), (p.scale.double() / 6).sqrt(), _negentropy.triangular),
-    Laplace: lambda p: _of_line(p.loc.double(), math.sqrt(2.0) * p.scale.double(), _negentropy.laplace),
+    Triangular: lambda p: _of_line(p.loc.double(), (p.scale.double() / 6).sqrt(), _eta_of_triangular),
+    Laplace: lambda p: _of_line(p.loc.double(), math.sqrt(2.0) * p.scale.double(), _eta_of_laplace),
     StudentT: _of_student,
     Independent: _of_independent,
 }
