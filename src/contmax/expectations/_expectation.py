@@ -199,18 +199,9 @@ FORMULAS: dict[str, Formula] = {}
 """Formulas by name; a formula of Triton's kernels has the name of its family of densities."""
 
 
-def expectation_by(
-    formula: str,
-    number: float,
-    loc: Tensor,
-    scale: Tensor,
-    index: Tensor | None,
-    centre: Tensor,
-    width: Tensor,
-    known: Known | None = None,
-) -> Tensor:
+def expectation_by(formula: str, number: float, *tensors: Tensor | None, known: Known | None = None) -> Tensor:
     """r, (*batch, K), by the formula of this name; `known` is the result of a kernel that has computed r already."""
-    result: Tensor = apply(Expectation, formula, number, known, loc, scale, index, centre, width)
+    result: Tensor = apply(Expectation, formula, number, known, *tensors)
     return result
 
 
@@ -220,22 +211,11 @@ class Expectation(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(
-        name: str,
-        number: float,
-        known: Known | None,
-        loc: Tensor,
-        scale: Tensor,
-        index: Tensor | None,
-        centre: Tensor,
-        width: Tensor,
-    ) -> Tensor:
+    def forward(name: str, number: float, known: Known | None, *tensors: Any) -> Tensor:
         if known is not None:
             return known[0]
         values = FORMULAS[name].values
-        if values is None:
-            return means.gaussian_means(loc, scale, index, centre, width, name, number)
-        return values(loc, scale, index, centre, width, number)
+        return means.gaussian_means(*tensors, name, number) if values is None else values(*tensors, number)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -248,23 +228,18 @@ class Expectation(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor | None, ...]:
-        loc, scale, index, centre, width, slopes = ctx.saved_tensors
-        inputs = (loc, scale, index, centre, width)
+        *inputs, slopes = ctx.saved_tensors
         needed, formula, number = ctx.needs_input_grad[3:], FORMULAS[ctx.formula], ctx.number
         gradients: Sequence[Tensor | None]
         if needs_reference(cotangent):
             gradients = gradients_by_reference(partial(formula.reference, number=number), inputs, needed, cotangent)
         elif slopes is None and formula.slopes is None:
-            gradients = means.gaussian_mean_gradients(
-                cotangent, loc, scale, index, centre, width, ctx.formula, number, any(needed[3:])
-            )
+            gradients = means.gaussian_mean_gradients(cotangent, *inputs, ctx.formula, number, any(needed[3:]))
         else:
-            known = (
-                formula.slopes(*inputs, number) if formula.slopes is not None and slopes is None else slopes.unbind(-2)
-            )
+            known = formula.slopes(*inputs, number) if formula.slopes and slopes is None else slopes.unbind(-2)
             gradients = _gradients_of_slopes(cotangent, known, needed)
         if needed[2]:
-            gradients = [*gradients[:2], gradients[2].to(index.dtype), *gradients[3:]]  # type: ignore[union-attr]
+            gradients = [*gradients[:2], gradients[2].to(inputs[2].dtype), *gradients[3:]]  # type: ignore[union-attr]
         return None, None, None, *(g if need else None for g, need in zip(gradients, needed, strict=True))
 
     @staticmethod

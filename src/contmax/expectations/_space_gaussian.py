@@ -40,15 +40,12 @@ _FEWEST_PAIRS_OF_INDEX = Fewest(on_cpu=2**12, elsewhere=2**15, saved=2**12)
 
 @register_expectation(MultivariateNormal, MultivariateGaussianBasis)
 @register_expectation(LowRankMultivariateNormal, MultivariateGaussianBasis)
-def normal(density: MultivariateNormal | LowRankMultivariateNormal, basis: MultivariateGaussianBasis) -> Tensor:
-    """r_j = N(μ; μ_j, Σ + Σ_j)."""
-    return expectation_in_space(density.loc, density.scale_tril, 1.0, basis)
-
-
 @register_expectation(MultivariateBetaGaussian, MultivariateGaussianBasis)
-def beta_gaussian(density: MultivariateBetaGaussian, basis: MultivariateGaussianBasis) -> Tensor:
-    """Closed form if α is the number 1, else the mean over scales."""
-    return expectation_in_space(density.loc, density.scale_tril, density.alpha, basis)
+def beta_gaussian(
+    density: MultivariateBetaGaussian | MultivariateNormal | LowRankMultivariateNormal, basis: MultivariateGaussianBasis
+) -> Tensor:
+    """r_j = N(μ; μ_j, Σ + Σ_j) if α is the number 1, else the mean over scales."""
+    return expectation_in_space(density.loc, density.scale_tril, getattr(density, "alpha", 1.0), basis)
 
 
 def expectation_in_space(loc: Tensor, tril: Tensor, alpha: float | Tensor, basis: MultivariateGaussianBasis) -> Tensor:

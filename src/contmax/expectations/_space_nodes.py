@@ -38,21 +38,13 @@ _NODES = {torch.float32: 32, torch.float64: 48}
 
 
 @register_expectation(MultivariateNormal, Basis)
-def normal_by_radii(density: MultivariateNormal, basis: Basis) -> Tensor:
-    """E_p[ψ] by a rule of radii times directions, at α = 1."""
-    return _by_radii(density.loc, density.scale_tril, 1.0, basis)
-
-
 @register_expectation(MultivariateBetaGaussian, Basis)
-def beta_gaussian_by_radii(density: MultivariateBetaGaussian, basis: Basis) -> Tensor:
-    """E_p[ψ] by a rule of radii times directions, in units of the covariance's Cholesky factor."""
-    tril = density.scale_tril * density.variance_factor.sqrt()[..., None, None]
-    return _by_radii(density.loc, tril, density.alpha, basis)
-
-
-def _by_radii(loc: Tensor, tril: Tensor, alpha: float | Tensor, basis: Basis) -> Tensor:
-    """E_p[ψ] by a rule of radii times directions; ``tril`` is the Cholesky factor of the covariance."""
+def by_radii(density: MultivariateBetaGaussian | MultivariateNormal, basis: Basis) -> Tensor:
+    """E_p[ψ] by a rule of radii times directions, in units of the covariance's Cholesky factor; a normal has α = 1."""
     dim = _known_dim(basis, "β-Gaussian")
+    loc, tril, alpha = density.loc, density.scale_tril, getattr(density, "alpha", 1.0)
+    if isinstance(density, MultivariateBetaGaussian):
+        tril = tril * density.variance_factor.sqrt()[..., None, None]
     dtype = working_dtype(loc)
     nodes, weights = gauss_legendre(_RADII, loc.device)
     xi = _REACH / 2 * (nodes + 1)
