@@ -82,7 +82,8 @@ class MatrixForm(NamedTuple):
         inverse, pivots = _resolvent(self.matrix, s)
         solved = [_total([entry.scaled(b) for entry, b in zip(row, y, strict=True)]) for row in inverse]
         quadratic = s * _total([entry.scaled(b) for entry, b in zip(solved, y, strict=True)])
-        exponent = (s - 1).scaled(order).plus_log(s, self.half_dim - order).plus(quadratic, -0.5)
+        rest = s.shifted(-1)
+        exponent = rest.scaled(order).plus_log(s, self.half_dim - order).plus(quadratic, -0.5)
         for pivot in pivots:
             exponent = exponent.plus_log(pivot, -0.5)
         mass = exponent.exp() * weights
@@ -97,7 +98,7 @@ class MatrixForm(NamedTuple):
         by_offset = [-moved.times_real_part(entry).sum(0) for entry in solved]
         slopes = (torch.stack(by_matrix, -1).unflatten(-1, (dim, dim)), torch.stack(by_offset, -1))
         result = (mass.re.sum(0), *slopes)
-        return (*result, mass.times_real_part(s - 1 - s.log()).sum(0)) if isinstance(order, Tensor) else result
+        return (*result, mass.times_real_part(rest.plus_log(s, -1.0)).sum(0)) if isinstance(order, Tensor) else result
 
 
 def _resolvent(matrix: Tensor, s: Complex) -> tuple[list[list[Complex]], list[Complex]]:

@@ -29,11 +29,7 @@ class PlaneForm(NamedTuple):
     other: Tensor  # c
     near: Tensor  # n
     far: Tensor  # g
-
-    @property
-    def half_dim(self) -> float:
-        """N/2."""
-        return 1.0
+    half_dim = 1.0  # N/2
 
     @property
     def pairs(self) -> Tensor:
@@ -75,7 +71,8 @@ class PlaneForm(NamedTuple):
         e = s.scaled(self.own).plus(s.reciprocal(), self.other).shifted(self.mixed)
         resolved = e.reciprocal()
         quadratic = s.scaled(self.near).shifted(self.far) * resolved
-        exponent = (s - 1).scaled(order).plus_log(s, 0.5 - order).plus_log(e, -0.5).plus(quadratic, -0.5)
+        rest = s.shifted(-1)
+        exponent = rest.scaled(order).plus_log(s, 0.5 - order).plus_log(e, -0.5).plus(quadratic, -0.5)
         mass = exponent.exp() * weights
         if not with_slopes:
             return (mass.re.sum(0),)
@@ -89,7 +86,7 @@ class PlaneForm(NamedTuple):
             resolved.re.sum(0),
         )
         result = (mass.re.sum(0), *(-0.5 * x for x in sums))
-        return (*result, mass.times_real_part(s - 1 - s.log()).sum(0)) if isinstance(order, Tensor) else result
+        return (*result, mass.times_real_part(rest.plus_log(s, -1.0)).sum(0)) if isinstance(order, Tensor) else result
 
 
 def line_form(variance: Tensor, offset: Tensor, width: Tensor) -> tuple[PlaneForm, Tensor]:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from contmax.expectations._matrix_form import MatrixForm
 from contmax.expectations._plane_form import PlaneForm
-from contmax.numerics import DOUBLE, SINGLE, Complex, Hyperbola, saddle_path
+from contmax.numerics import DOUBLE, SINGLE, Complex, Hyperbola, saddle_nodes
 
 Form = PlaneForm | MatrixForm
 
@@ -64,7 +64,7 @@ def _path(gaussian: Form, order: Tensor, rule: Hyperbola) -> tuple[Complex, Comp
     rest = order - gaussian.half_dim
     saddle = _saddle(gaussian, order, rest)
     _, second, third = gaussian.slopes(saddle)
-    return saddle_path(saddle, rest + second, 2 * rest + third, rule).nodes(rule)
+    return saddle_nodes(saddle, rest + second, 2 * rest + third, rule)
 
 
 def _saddle(gaussian: Form, order: Tensor, rest: Tensor) -> Tensor:

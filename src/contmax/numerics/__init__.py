@@ -4,9 +4,8 @@ from contmax.numerics._contour import DOUBLE as DOUBLE
 from contmax.numerics._contour import SINGLE as SINGLE
 from contmax.numerics._contour import Complex as Complex
 from contmax.numerics._contour import Hyperbola as Hyperbola
-from contmax.numerics._contour import SaddlePath as SaddlePath
 from contmax.numerics._contour import hyperbola_nodes as hyperbola_nodes
-from contmax.numerics._contour import saddle_path as saddle_path
+from contmax.numerics._contour import saddle_nodes as saddle_nodes
 from contmax.numerics._gamma_ratio import log_gamma_ratio as log_gamma_ratio
 from contmax.numerics._gamma_ratio import log_gamma_ratio_slope as log_gamma_ratio_slope
 from contmax.numerics._quadrature import float64_of as float64_of
