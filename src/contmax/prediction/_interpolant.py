@@ -92,13 +92,6 @@ class Interpolant:
         table = _contracted(take(self.table, cell, self.rows).movedim(-self.axes, -1), [basis])
         return Interpolant(table, take(self.alive, cell, self.rows), self.axes - 1)
 
-    def on_grid(self, grids: list[Float[Tensor, "..."]]) -> Tensor:
-        """Values (G_N, …, G_1, *rows) on the product of the grids, (G_i, *rows) for axis i; −inf on dead cells."""
-        interpolant = self
-        for axis, grid in enumerate(grids):
-            interpolant = interpolant.at(grid.reshape(grid.shape[:1] + (1,) * axis + grid.shape[1:]))
-        return torch.where(interpolant.alive, interpolant.table, -torch.inf)
-
     def lines(self) -> Lines:
         """The lines along the only axis of the interpolant."""
         half = torch.full((self.cells,), 0.5 / self.cells, dtype=torch.float64, device=self.table.device)
@@ -198,11 +191,16 @@ def _whole(interpolant: Interpolant) -> list[Range]:
 
 
 def _grid_over(interpolant: Interpolant, ranges: list[Range], count: int) -> tuple[list[Tensor], Tensor]:
-    """Equidistant grids (G, *rows) over the range of each axis, and the values (G, …, G, *rows) on their product."""
+    """Equidistant grids (G, *rows) over the range of each axis, and the values (G, …, G, *rows) on their product.
+
+    The last axis comes first in the product; values are −inf on dead cells.
+    """
     share = torch.linspace(0, 1, count, dtype=torch.float64, device=interpolant.table.device)
     share = share.reshape((-1,) + (1,) * len(interpolant.rows))
     grids = [low + (high - low) * share for low, high in ranges]
-    return grids, interpolant.on_grid(grids)
+    for axis, grid in enumerate(grids):
+        interpolant = interpolant.at(grid.reshape(grid.shape[:1] + (1,) * axis + grid.shape[1:]))
+    return grids, torch.where(interpolant.alive, interpolant.table, -torch.inf)
 
 
 def _highest(interpolant: Interpolant, grids: list[Tensor], values: Tensor) -> Tensor:

@@ -73,7 +73,7 @@ def _sampled(score: Score, domain: Interval, alpha: Tensor) -> tuple[Tensor, Ten
     values, dtype = read_score(score, domain.nodes, domain, alpha)
     values = values.unflatten(-1, (domain.resolution, -1))
     if isinstance(score, Tensor) or not is_eager_cpu(values, alpha):
-        return edges, values, dtype, math.nan, View.of(values.detach(), edges.diff(), volume, alpha).normalizer
+        return edges, values, dtype, math.nan, View.of(values.detach(), edges[:-1], edges[1:], volume, alpha).normalizer
 
     def at(unit: Tensor) -> Tensor:
         return read_score(score, (low + (high - low) * unit).to(dtype), domain, alpha)[0]
