@@ -16,10 +16,10 @@ from contmax.densities._density import Condition, Density, unchecked, widened
 from contmax.densities._line_rule import Landmarks, landmarks_of, line_expectation, union
 from contmax.densities._region import Intervals, Region, given_region
 from contmax.densities._validation import checks_values, require_finite
-from contmax.numerics import implicit_root, monotone_root
+from contmax.numerics import implicit_root, monotone_root, take
 
 
-class _WeightedSum(Density):
+class WeightedSum(Density):
     """Σ wₖPₖ: moments and draws follow from the weights and from the moments and draws of the parts Pₖ."""
 
     @abstractmethod
@@ -30,9 +30,9 @@ class _WeightedSum(Density):
     def _moment_of_parts(self, name: str) -> Tensor | float:
         """The mean, variance or covariance matrix of each part, in the working dtype."""
 
-    @abstractmethod
     def _draws_of_parts(self, sample_shape: Size) -> Tensor:
         """Draws from each part, broadcastable to ``(*sample_shape, *batch, K)``, or ``(…, K, N)`` for vectors."""
+        raise NotImplementedError
 
     def _spread(self, points: Tensor) -> Tensor:
         """Points with an extra dimension of size 1 for the K parts."""
@@ -75,10 +75,10 @@ class _WeightedSum(Density):
                 # Categorical.sample fails for an empty result.
                 return draws.new_empty(shape + self.batch_shape + self.event_shape)
             index = Categorical(self._weights(), validate_args=False).sample(shape)
-            return _picked(draws, index, len(self.event_shape))
+            return take(draws, index, draws.shape[: draws.ndim - 1 - len(self.event_shape)])
 
 
-class Mixture(_WeightedSum):
+class Mixture(WeightedSum):
     r"""Mixture of densities of one family; its support is the union of their supports.
 
     .. math:: p(t) = \sum_k w_k\, p_k(t)
@@ -187,22 +187,16 @@ class Mixture(_WeightedSum):
     def _cdf(self, points: Tensor) -> Tensor:
         return self._average(self._components().cdf(self._spread(points)), 0)
 
-    def icdf(self, value: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-        """The quantile t with P(T ≤ t) = q on the line; NaN for q outside [0, 1].
-
-        It lies between the smallest and the largest quantile of the components.
-        """
-        q = self._points(value)
-        valid = (q >= 0) & (q <= 1)
-        quantiles = self._components().icdf(self._spread(torch.where(valid, q, 0.5)))
+    def _icdf(self, share: Tensor) -> Tensor:
+        """The quantile, which lies between the smallest and the largest quantile of the components."""
+        quantiles = self._components().icdf(self._spread(share))
         low, high = quantiles.amin(-1), quantiles.amax(-1)
-        end = (q <= 0) | (q >= 1) | (low == high)
+        end = (share <= 0) | (share >= 1) | (low == high)
         # At q = 0 and 1 the quantile is an end of the support, perhaps infinite: search in [0, 1] and drop the result.
         bracket = torch.where(end, 0.0, low), torch.where(end, 1.0, high)
-        residual = self._residual(q)
+        residual = self._residual(share)
         t = implicit_root(monotone_root(residual, *bracket, tolerance=1e-10), residual)
-        t = torch.where(end, torch.where(q <= 0, low, high), t)
-        return torch.where(valid, t, math.nan).to(self._result_dtype(value))
+        return torch.where(end, torch.where(share <= 0, low, high), t)
 
     def _residual(self, share: Tensor) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
         """t ↦ (P(T ≤ t) − q, p(t)) for q = ``share``: a function and its derivative."""
@@ -243,7 +237,7 @@ class Mixture(_WeightedSum):
         return f"Mixture({self.mixture_distribution}, {self.component_distribution})"
 
 
-class Empirical(_WeightedSum):
+class Empirical(WeightedSum):
     r"""Weighted samples: the measure :math:`\sum_i w_i\,\delta_{t_i}`, which has moments but no density.
 
     Args:
@@ -326,19 +320,18 @@ class Empirical(_WeightedSum):
         points = self._points(value)
         ordered, reached = self._steps()
         count = (ordered <= points.unsqueeze(-1)).sum(-1)
-        share = _picked(pad(reached, (1, 0)), count)
+        share = take(pad(reached, (1, 0)), count, self.batch_shape)
         return torch.where(points.isnan(), math.nan, share).to(self._result_dtype(value))
 
-    def icdf(self, value: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-        """The smallest sample whose cdf reaches q, on the line; NaN for q outside [0, 1]."""
-        q = self._points(value)
+    def _icdf(self, share: Tensor) -> Tensor:
+        """The smallest sample whose cdf reaches q = ``share``, on the line."""
         ordered, reached = self._steps()
         last = ordered.shape[-1] - 1
-        index = (reached < q.unsqueeze(-1)).sum(-1).clamp(max=last)
+        index = (reached < share.unsqueeze(-1)).sum(-1).clamp(max=last)
         # A q just above a value of the cdf may be equal to it but for rounding: 0.8 and eight times 0.1.
-        lenient = (reached < q.unsqueeze(-1) * (1 - 4 * torch.finfo(q.dtype).eps)).sum(-1).clamp(max=last)
-        index = torch.where(_picked(reached, index) == q, index, lenient)
-        return torch.where((q >= 0) & (q <= 1), _picked(ordered, index), math.nan).to(self._result_dtype(value))
+        lenient = (reached < share.unsqueeze(-1) * (1 - 4 * torch.finfo(share.dtype).eps)).sum(-1).clamp(max=last)
+        index = torch.where(take(reached, index, self.batch_shape) == share, index, lenient)
+        return take(ordered, index, self.batch_shape)
 
     def _steps(self) -> tuple[Tensor, Tensor]:
         """The samples in increasing order, and the cdf at each."""
@@ -352,13 +345,6 @@ class Empirical(_WeightedSum):
         raise NotImplementedError(
             "a draw is one of the samples and does not depend smoothly on the weights; use sample()."
         )
-
-
-def _picked(table: Tensor, index: Tensor, event_dims: int = 0) -> Tensor:
-    """Entry ``index`` of each row of a table: table ``(*batch, K, *event)``, index ``(*sample, *batch)``."""
-    parts, *event = table.shape[table.ndim - 1 - event_dims :]
-    where = index.reshape(index.shape + (1,) * (1 + event_dims)).expand(*index.shape, 1, *event)
-    return table.expand(*index.shape, parts, *event).gather(index.ndim, where).squeeze(index.ndim)
 
 
 def _logits_of(weights: Categorical) -> Tensor:

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.distributions import Normal, Uniform
 
 from contmax._backend import Backend, backend_of
-from contmax._eager import is_eager_cpu
+from contmax._eager import in_dtype, is_eager_cpu
 from contmax.basis import GaussianBasis
 from contmax.densities import BetaGaussian
 from contmax.expectations._chunks import Fewest, in_chunks
@@ -30,7 +30,6 @@ from contmax.numerics import unit_gauss_legendre
 
 # k for which windows are accurate in float32 too: (1 − y²)ᵏ is a polynomial, and of a low degree.
 _WINDOWED = (0.0, 1.0, 2.0, 3.0, 4.0)
-_WIDE = (torch.float32, torch.float64)
 # A pair takes about 2 kB while gradients are computed.
 _FEWEST_PAIRS = Fewest(on_cpu=2**13, elsewhere=2**17, saved=0)
 
@@ -70,11 +69,9 @@ def line_order(alpha: float) -> float | None:
 
 
 def _in_one_dtype(loc: Tensor, scale: Tensor, basis: GaussianBasis) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    centre, width, dtype = basis.loc, basis.scale, loc.dtype
-    if dtype in _WIDE and scale.dtype == dtype and centre.dtype == dtype and width.dtype == dtype:
-        return loc, scale, centre, width
+    centre, width = basis.loc, basis.scale
     dtype = working_dtype(loc, scale, centre, width)
-    return loc.to(dtype), scale.to(dtype), centre.to(dtype), width.to(dtype)
+    return in_dtype(loc, dtype), in_dtype(scale, dtype), in_dtype(centre, dtype), in_dtype(width, dtype)
 
 
 def _closed_form(loc: Tensor, scale: Tensor, centre: Tensor, width: Tensor) -> Tensor:

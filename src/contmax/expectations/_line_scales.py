@@ -19,9 +19,8 @@ from contmax._operator import operator
 from contmax.densities import BetaGaussian
 from contmax.expectations._chunks import Fewest, in_chunks
 from contmax.expectations._expectation import FORMULAS, Formula, expectation_by
-from contmax.expectations._plane_form import line_form
-from contmax.expectations._scale_law import path_rule
-from contmax.expectations._scale_mean import mean_over_scales
+from contmax.expectations._gaussian_forms import line_form
+from contmax.expectations._scale_mean import mean_over_scales, path_rule
 from contmax.kernels import means
 
 # A pair takes about 12 kB of memory while gradients are computed.

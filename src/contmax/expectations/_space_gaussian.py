@@ -1,7 +1,7 @@
 r"""r = E_p[ψ] of Gaussian bases on the plane and in any dimension, under Gaussians and β-Gaussians.
 
 One rule serves every α, every dimension and every ratio of scales: a β-Gaussian is a mixture of Gaussians over the
-scale, on a path in the complex plane for α > 1 (:mod:`contmax.expectations._scale_law`), and the expectation of a
+scale, on a path in the complex plane for α > 1 (:mod:`contmax.expectations._scale_mean`), and the expectation of a
 Gaussian function under each Gaussian has a closed form. Dtype and number of nodes do not depend on tensors' values:
 
 =====================================  ================================================  ============================
@@ -25,9 +25,7 @@ from contmax.basis import MultivariateGaussianBasis
 from contmax.densities import MultivariateBetaGaussian
 from contmax.expectations._chunks import Fewest, in_chunks
 from contmax.expectations._expectation import FORMULAS, Formula, expectation_by, register_expectation, working_dtype
-from contmax.expectations._matrix_form import MatrixForm
-from contmax.expectations._plane_form import plane_form
-from contmax.expectations._scale_law import Form
+from contmax.expectations._gaussian_forms import Form, MatrixForm, plane_form
 from contmax.expectations._scale_mean import mean_over_scales, scale_order
 from contmax.kernels import means
 
@@ -90,13 +88,6 @@ def _reference(
     return (mean_over_scales(form, alpha, dim, single) * size).to(result_dtype)
 
 
-def _reference_of_order(
-    loc: Tensor, tril: Tensor, index: None, centre: Tensor, basis_tril: Tensor, number: float
-) -> Tensor:
-    """r on the plane with k = `number`."""
-    return _reference(loc, tril, index, centre, basis_tril, 1 + 1 / number, diagonal=False)
-
-
 def _fits_float32(alpha: float | Tensor, dim: int) -> bool:
     """Whether float32 is accurate enough: on the plane, for a fixed α with ν in `_SINGLE_ORDERS`."""
     if isinstance(alpha, Tensor) or dim != 2:
@@ -148,4 +139,5 @@ def _log_volume(tril: Tensor) -> Tensor:
     return diagonal.log().sum(-1) + diagonal.shape[-1] / 2 * math.log(2 * math.pi)
 
 
-FORMULAS[means.PLANE] = Formula(_reference_of_order)
+# The kernels on the plane take k instead of α.
+FORMULAS[means.PLANE] = Formula(lambda *tensors, number: _reference(*tensors, 1 + 1 / number, diagonal=False))

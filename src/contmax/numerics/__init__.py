@@ -6,8 +6,6 @@ from contmax.numerics._contour import Complex as Complex
 from contmax.numerics._contour import Hyperbola as Hyperbola
 from contmax.numerics._contour import hyperbola_nodes as hyperbola_nodes
 from contmax.numerics._contour import saddle_nodes as saddle_nodes
-from contmax.numerics._gamma_ratio import log_gamma_ratio as log_gamma_ratio
-from contmax.numerics._gamma_ratio import log_gamma_ratio_slope as log_gamma_ratio_slope
 from contmax.numerics._quadrature import float64_of as float64_of
 from contmax.numerics._quadrature import gauss_legendre as gauss_legendre
 from contmax.numerics._quadrature import graded_rule as graded_rule
@@ -19,7 +17,10 @@ from contmax.numerics._quadrature import legendre_slope as legendre_slope
 from contmax.numerics._quadrature import legendre_sum as legendre_sum
 from contmax.numerics._quadrature import legendre_to_chebyshev as legendre_to_chebyshev
 from contmax.numerics._quadrature import slope_on_grid as slope_on_grid
+from contmax.numerics._quadrature import take as take
 from contmax.numerics._quadrature import unit_gauss_legendre as unit_gauss_legendre
+from contmax.numerics._radial import log_gamma_ratio as log_gamma_ratio
+from contmax.numerics._radial import log_gamma_ratio_slope as log_gamma_ratio_slope
 from contmax.numerics._radial import radial_density as radial_density
 from contmax.numerics._radial import radial_quantile as radial_quantile
 from contmax.numerics._radial import radial_shares as radial_shares

@@ -217,17 +217,18 @@ class KnotsPrediction(LinePrediction):
         """Mass to the left of each segment."""
         return self._segments.mass.cumsum(-1) - self._segments.mass
 
-    def _quantile(self, probability: Tensor) -> Tensor:
+    def _icdf(self, share: Tensor) -> Tensor:
+        """The quantile, differentiable in the probability, in the score and in α."""
         mass = self._segments.mass
-        segment = bucket(mass, probability)
+        segment = bucket(mass, share)
         chosen = self._segments.map(lambda field: self._take(field.expand(mass.shape), segment))
         own = self._take(mass, segment)
-        share = ((probability - self._take(self._before, segment)) / torch.where(own > 0, own, 1)).clamp(0, 1)
+        part = ((share - self._take(self._before, segment)) / torch.where(own > 0, own, 1)).clamp(0, 1)
         # Rounding of cumulated masses must not keep the quantile of 1 from the end of the support.
-        share = torch.where(probability == 1, 1, share)
-        depth, _ = chosen.descend(torch.where(chosen.falls, share, 1 - share), self._index)
+        part = torch.where(share == 1, 1, part)
+        depth, _ = chosen.descend(torch.where(chosen.falls, part, 1 - part), self._index)
         points = self._place(chosen.position(depth, self._unit[segment], self._unit[segment + 1]))
-        return torch.where((probability >= 0) & (probability <= 1) & (own > 0), points, torch.nan)
+        return torch.where(own > 0, points, torch.nan)
 
     @property
     def mode(self) -> Float[Tensor, "*batch"]:
@@ -241,10 +242,9 @@ class KnotsPrediction(LinePrediction):
         return self._knots
 
     def _pieces(self) -> tuple[Float[Tensor, "*batch P"], Float[Tensor, "*batch P"]]:
-        segments = self._segments
-        ends = (self._unit[:-1], self._unit[1:])
-        first = torch.where(segments.falls, ends[0], ends[1] - segments.length)
-        last = torch.where(segments.falls, ends[0] + segments.length, ends[1])
+        # The left end of a live part is its higher end where the score falls, else its lower end.
+        depths = ~self._segments.falls, self._segments.falls
+        first, last = (self._segments.position(depth, self._unit[:-1], self._unit[1:]) for depth in depths)
         return self._place(first), self._place(last)
 
 
