@@ -16,7 +16,7 @@ from contmax.densities._density import Condition, Density, unchecked, widened
 from contmax.densities._line_rule import Landmarks, landmarks_of, line_expectation, union
 from contmax.densities._region import Intervals, Region, given_region
 from contmax.densities._validation import checks_values, require_finite
-from contmax.numerics import implicit_root, monotone_root, take
+from contmax.numerics import implicit_root, monotone_root
 
 
 class WeightedSum(Density):
@@ -54,8 +54,9 @@ class WeightedSum(Density):
     @property
     def variance(self) -> Tensor:
         """Σ wₖ(σₖ² + (μₖ−μ)²) for each coordinate."""
-        offset = self._moment_of_parts("mean") - self._spread(self._mean())
-        return self._round(self._average(self._moment_of_parts("variance") + offset.square(), len(self.event_shape)))
+        offset, own = self._moment_of_parts("mean") - self._spread(self._mean()), self._moment_of_parts("variance")
+        squares = offset.square() + own if isinstance(own, Tensor) else offset.square()
+        return self._round(self._average(squares, len(self.event_shape)))
 
     @property
     def covariance_matrix(self) -> Float[Tensor, "*batch N N"]:
@@ -75,7 +76,7 @@ class WeightedSum(Density):
                 # Categorical.sample fails for an empty result.
                 return draws.new_empty(shape + self.batch_shape + self.event_shape)
             index = Categorical(self._weights(), validate_args=False).sample(shape)
-            return take(draws, index, draws.shape[: draws.ndim - 1 - len(self.event_shape)])
+            return _picked(draws, index, len(self.event_shape))
 
 
 class Mixture(WeightedSum):
@@ -320,7 +321,7 @@ class Empirical(WeightedSum):
         points = self._points(value)
         ordered, reached = self._steps()
         count = (ordered <= points.unsqueeze(-1)).sum(-1)
-        share = take(pad(reached, (1, 0)), count, self.batch_shape)
+        share = _picked(pad(reached, (1, 0)), count)
         return torch.where(points.isnan(), math.nan, share).to(self._result_dtype(value))
 
     def _icdf(self, share: Tensor) -> Tensor:
@@ -330,8 +331,8 @@ class Empirical(WeightedSum):
         index = (reached < share.unsqueeze(-1)).sum(-1).clamp(max=last)
         # A q just above a value of the cdf may be equal to it but for rounding: 0.8 and eight times 0.1.
         lenient = (reached < share.unsqueeze(-1) * (1 - 4 * torch.finfo(share.dtype).eps)).sum(-1).clamp(max=last)
-        index = torch.where(take(reached, index, self.batch_shape) == share, index, lenient)
-        return take(ordered, index, self.batch_shape)
+        index = torch.where(_picked(reached, index) == share, index, lenient)
+        return _picked(ordered, index)
 
     def _steps(self) -> tuple[Tensor, Tensor]:
         """The samples in increasing order, and the cdf at each."""
@@ -345,6 +346,13 @@ class Empirical(WeightedSum):
         raise NotImplementedError(
             "a draw is one of the samples and does not depend smoothly on the weights; use sample()."
         )
+
+
+def _picked(table: Tensor, index: Tensor, event_dims: int = 0) -> Tensor:
+    """Entry ``index`` of each row of a table: table ``(*batch, K, *event)``, index ``(*sample, *batch)``."""
+    parts, *event = table.shape[table.ndim - 1 - event_dims :]
+    where = index.reshape(index.shape + (1,) * (1 + event_dims)).expand(*index.shape, 1, *event)
+    return table.expand(*index.shape, parts, *event).gather(index.ndim, where).squeeze(index.ndim)
 
 
 def _logits_of(weights: Categorical) -> Tensor:

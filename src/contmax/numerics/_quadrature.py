@@ -15,7 +15,7 @@ from torch.compiler import is_compiling
 from contmax._caches import DeviceCache
 from contmax._eager import is_exporting
 from contmax._torch_private import constant_to_tracers
-from contmax._typing import Float, Int
+from contmax._typing import Float
 
 
 def gauss_legendre(count: int, device: torch.device) -> tuple[Float[Tensor, "n"], Float[Tensor, "n"]]:
@@ -109,15 +109,6 @@ def legendre_basis(x: Float[Tensor, "..."], count: int) -> Float[Tensor, "... n"
     for m in range(1, count - 1):
         columns.append(torch.addcmul(-m / (m + 1) * columns[m - 1], x, columns[m], value=(2 * m + 1) / (m + 1)))
     return torch.stack(columns[:count], -1)
-
-
-def take(field: Tensor, index: Int[Tensor, "..."], rows: torch.Size) -> Tensor:
-    """Entry `index` (*sample, *rows) of each row's field (*rows, C, *rest): (*sample, *rows, *rest)."""
-    count, *rest = field.shape[len(rows) :]
-    if rows:
-        index = index + count * torch.arange(rows.numel(), device=field.device).reshape(rows)
-    # index_select copies whole slices and is faster than indexing by several tensors.
-    return field.reshape((-1, *rest)).index_select(0, index.reshape(-1)).reshape((*index.shape, *rest))
 
 
 def float64_of(value: Tensor | float, like: Tensor) -> Tensor:

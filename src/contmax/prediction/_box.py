@@ -13,9 +13,9 @@ from contmax._eager import is_eager_cpu
 from contmax._typing import Bool, Float
 from contmax.deformed import exp_beta
 from contmax.domains import Box
-from contmax.numerics import gauss_legendre, take
+from contmax.numerics import gauss_legendre
 from contmax.prediction._interpolant import Ends, Interpolant, SupportRule, find_ends, fit_rule, highest_point
-from contmax.prediction._live_parts import bucket
+from contmax.prediction._live_parts import bucket, take
 from contmax.prediction._normalizer import (
     UnitMeasure,
     bracket_of,

@@ -15,8 +15,8 @@ from torch import Tensor
 from contmax._eager import carries_gradient
 from contmax._typing import Float
 from contmax.deformed import log_beta
-from contmax.numerics import legendre_basis, legendre_coefficients, legendre_slope, take, unit_gauss_legendre
-from contmax.prediction._live_parts import Lines, Parts, live_parts, mass_slope, series_bounds
+from contmax.numerics import legendre_basis, legendre_coefficients, legendre_slope, unit_gauss_legendre
+from contmax.prediction._live_parts import Lines, Parts, live_parts, mass_slope, series_bounds, take
 
 # Upper bound of the rounding error of an interpolated value, in units of eps · Σ|coefficients|.
 _ROUNDINGS = 64

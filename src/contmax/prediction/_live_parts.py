@@ -29,7 +29,6 @@ from contmax.numerics import (
     legendre_sum,
     legendre_to_chebyshev,
     slope_on_grid,
-    take,
 )
 
 # Graded nodes per live part: the integral of xᵏ has an error below 1e-10 for every k ≥ 1/9.
@@ -237,6 +236,15 @@ def _reciprocal(value: Tensor, where: Tensor) -> Tensor:
     """1/value where `where` is True and the value is not 0; 0 elsewhere."""
     usable = where & (value != 0)
     return torch.where(usable, 1 / torch.where(usable, value, 1), 0)
+
+
+def take(field: Tensor, index: Int[Tensor, "..."], rows: torch.Size) -> Tensor:
+    """Entry `index` (*sample, *rows) of each row's field (*rows, C, *rest): (*sample, *rows, *rest)."""
+    count, *rest = field.shape[len(rows) :]
+    if rows:
+        index = index + count * torch.arange(rows.numel(), device=field.device).reshape(rows)
+    # index_select copies whole slices and is faster than indexing by several tensors.
+    return field.reshape((-1, *rest)).index_select(0, index.reshape(-1)).reshape((*index.shape, *rest))
 
 
 def bucket(masses: Float[Tensor, "*rows P"], target: Float[Tensor, "..."]) -> Int[Tensor, "..."]:

@@ -16,7 +16,7 @@ from contmax.densities import Density, Landmarks
 from contmax.densities._density import Condition
 from contmax.densities._mixture import WeightedSum
 from contmax.densities._region import Intervals
-from contmax.numerics import take
+from contmax.prediction._live_parts import take
 from contmax.prediction._normalizer import UnitMeasure
 
 
