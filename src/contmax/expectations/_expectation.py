@@ -282,11 +282,22 @@ class Expectation(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(name: str, number: float, known: Known | None, *tensors: Any) -> Tensor:
+    def forward(
+        name: str,
+        number: float,
+        known: Known | None,
+        loc: Tensor,
+        scale: Tensor,
+        index: Tensor | None,
+        centre: Tensor,
+        width: Tensor,
+    ) -> Tensor:
         if known is not None:
             return known[0]
         values = FORMULAS[name].values
-        return means.gaussian_means(*tensors, name, number) if values is None else values(*tensors, number)
+        if values is None:
+            return means.gaussian_means(loc, scale, index, centre, width, name, number)
+        return values(loc, scale, index, centre, width, number)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -299,18 +310,21 @@ class Expectation(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor | None, ...]:
-        *inputs, slopes = ctx.saved_tensors
+        loc, scale, index, centre, width, slopes = ctx.saved_tensors
+        inputs = (loc, scale, index, centre, width)
         needed, formula, number = ctx.needs_input_grad[3:], FORMULAS[ctx.formula], ctx.number
         gradients: Sequence[Tensor | None]
         if needs_reference(cotangent):
             gradients = gradients_by_reference(partial(formula.reference, number=number), inputs, needed, cotangent)
         elif slopes is None and formula.slopes is None:
-            gradients = means.gaussian_mean_gradients(cotangent, *inputs, ctx.formula, number, any(needed[3:]))
+            gradients = means.gaussian_mean_gradients(
+                cotangent, loc, scale, index, centre, width, ctx.formula, number, any(needed[3:])
+            )
         else:
             known = formula.slopes(*inputs, number) if formula.slopes and slopes is None else slopes.unbind(-2)
             gradients = _gradients_of_slopes(cotangent, known, needed)
         if needed[2]:
-            gradients = [*gradients[:2], gradients[2].to(inputs[2].dtype), *gradients[3:]]  # type: ignore[union-attr]
+            gradients = [*gradients[:2], gradients[2].to(index.dtype), *gradients[3:]]  # type: ignore[union-attr]
         return None, None, None, *(g if need else None for g, need in zip(gradients, needed, strict=True))
 
     @staticmethod

@@ -39,7 +39,11 @@ class PlaneForm(NamedTuple):
     other: Tensor  # c
     near: Tensor  # n
     far: Tensor  # g
-    half_dim = 1.0  # N/2
+
+    @property
+    def half_dim(self) -> float:
+        """N/2."""
+        return 1.0
 
     @property
     def pairs(self) -> Tensor:

@@ -88,6 +88,13 @@ def _reference(
     return (mean_over_scales(form, alpha, dim, single) * size).to(result_dtype)
 
 
+def _reference_of_order(
+    loc: Tensor, tril: Tensor, index: None, centre: Tensor, basis_tril: Tensor, number: float
+) -> Tensor:
+    """r on the plane with k = `number`."""
+    return _reference(loc, tril, index, centre, basis_tril, 1 + 1 / number, diagonal=False)
+
+
 def _fits_float32(alpha: float | Tensor, dim: int) -> bool:
     """Whether float32 is accurate enough: on the plane, for a fixed α with ν in `_SINGLE_ORDERS`."""
     if isinstance(alpha, Tensor) or dim != 2:
@@ -139,5 +146,4 @@ def _log_volume(tril: Tensor) -> Tensor:
     return diagonal.log().sum(-1) + diagonal.shape[-1] / 2 * math.log(2 * math.pi)
 
 
-# The kernels on the plane take k instead of α.
-FORMULAS[means.PLANE] = Formula(lambda *tensors, number: _reference(*tensors, 1 + 1 / number, diagonal=False))
+FORMULAS[means.PLANE] = Formula(_reference_of_order)

@@ -243,8 +243,8 @@ class KnotsPrediction(LinePrediction):
 
     def _pieces(self) -> tuple[Float[Tensor, "*batch P"], Float[Tensor, "*batch P"]]:
         # The left end of a live part is its higher end where the score falls, else its lower end.
-        depths = ~self._segments.falls, self._segments.falls
-        first, last = (self._segments.position(depth, self._unit[:-1], self._unit[1:]) for depth in depths)
+        falls = self._segments.falls.double()
+        first, last = (self._segments.position(depth, self._unit[:-1], self._unit[1:]) for depth in (1 - falls, falls))
         return self._place(first), self._place(last)
 
 

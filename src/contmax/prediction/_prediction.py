@@ -138,7 +138,7 @@ class Prediction(WeightedSum):
     def _round(self, tensor: Tensor) -> Tensor:
         return tensor.to(self._dtype)
 
-    loc = normalizer  # type: ignore[assignment]
+    loc = normalizer
     """A tensor that carries dtype and device of the prediction."""
 
     def __repr__(self) -> str:
