@@ -90,6 +90,15 @@ def test_nearly_flat_segments(alpha, drop):
     assert p.cdf(torch.tensor(0.5, dtype=F64)).item() == pytest.approx(0.5 + drop / 8, abs=drop**2 + 1e-14)
 
 
+@pytest.mark.parametrize("alpha", [1.0, 1.0001])
+def test_the_last_quantile_of_a_segment_too_steep_for_float64_is_its_end(alpha):
+    scores = torch.tensor([0.0, -800.0], dtype=F64, requires_grad=True)
+    p = contmax.regularized_prediction(scores, Knots(torch.tensor([0.0, 1.0], dtype=F64)), alpha)
+    last = p.icdf(torch.tensor(1.0, dtype=F64))
+    assert last.item() == 1
+    assert torch.autograd.grad(last, scores)[0].tolist() == [0, 0]
+
+
 def test_a_point_that_is_listed_twice_has_its_density_once():
     domain = Nodes(torch.tensor([0.0, 1.0, 0.0], dtype=F64), torch.tensor([0.5, 1.0, 0.25], dtype=F64))
     p = contmax.regularized_prediction(lambda t: t / 4, domain, 2.0)

@@ -377,19 +377,13 @@ def extent(positions: Tensor, mask: Tensor | None, dim: int) -> list[tuple[float
     low, high = points.amin(0).tolist(), points.amax(0).tolist()
     for a, b in zip(low, high, strict=True):
         if not a < b:
+            step = _spacing(a, positions.dtype) if a else 0.0
+            advice = f", and {_name(positions.dtype)} rounds such numbers to multiples of {step:g}: pass float64, or "
             raise ValueError(
                 f"positions must span an interval along each axis; along one axis all of them are {a:.10g}"
-                f"{_rounded_to(a, positions.dtype)}."
+                f"{f'{advice}subtract the first' if step >= 1e-3 else ''}."
             )
     return list(zip(low, high, strict=True))
-
-
-def _rounded_to(number: float, dtype: torch.dtype) -> str:
-    """A note for messages that `dtype` rounds numbers of this size; empty if the step of rounding is below 0.001."""
-    step = 0.0 if number == 0 else _spacing(number, dtype)
-    if step < 1e-3:
-        return ""
-    return f", and {_name(dtype)} rounds such numbers to multiples of {step:g}: pass float64, or subtract the first"
 
 
 def _spacing(number: float, dtype: torch.dtype) -> float:

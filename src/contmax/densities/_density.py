@@ -99,13 +99,30 @@ class Density(Distribution):
             Shape ``(*sample, *batch)``; differentiable in t and in all parameters.
         """
         points = self._points(value)
-        endless = torch.isinf(points)
-        share = self._cdf(torch.where(endless, 0.0, points))
-        return torch.where(endless, (points > 0).to(share.dtype), share).to(self._result_dtype(value))
+        finite = torch.isfinite(points)
+        share = self._cdf(torch.where(finite, points, 0.0))
+        return torch.where(finite, share, points.detach().clamp(0, 1)).to(self._result_dtype(value))
 
     def _cdf(self, points: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
         """P(T ≤ t) at finite points in the working dtype, before rounding to the result dtype."""
         raise NotImplementedError(f"{type(self).__name__} has no distribution function.")
+
+    def icdf(self, value: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+        """The quantile t with P(T ≤ t) = q on the line; NaN for q outside [0, 1].
+
+        Args:
+            value: probabilities q, ``(*sample, *batch)``.
+
+        Returns:
+            Shape ``(*sample, *batch)``; at q = 0 and 1 the ends of the support, which do not depend on q.
+        """
+        q = self._points(value)
+        valid = q.clamp(0, 1) == q
+        return torch.where(valid, self._icdf(torch.where(valid, q, 0.5)), math.nan).to(self._result_dtype(value))
+
+    def _icdf(self, share: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+        """The quantile of a probability in [0, 1] in the working dtype, before rounding to the result dtype."""
+        raise NotImplementedError(f"{type(self).__name__} has no quantile function.")
 
     def score(self, value: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
         r"""f(t), the score whose Ω_α-map is the density, :math:`p = \exp_{2-\alpha}(f - A)`.

@@ -259,22 +259,12 @@ class LineDensity(Density):
         tail = self.law().tail(depth)
         return torch.where(below, tail, 1 - tail)
 
-    def icdf(self, value: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-        """The quantile t with P(T ≤ t) = q; NaN for q outside [0, 1].
-
-        Args:
-            value: probabilities q, ``(*sample, *batch)``.
-
-        Returns:
-            Shape ``(*sample, *batch)``; at q = 0 and 1 the ends of the support, which do not depend on q.
-        """
-        q = self._points(value)
-        below = q <= 0.5
-        edge = (q <= 0) | (q >= 1)
-        tail = torch.where(edge, 0.25, torch.where(below, q, 1 - q))
+    def _icdf(self, share: Tensor) -> Tensor:
+        below = share <= 0.5
+        edge = (share <= 0) | (share >= 1)
+        tail = torch.where(edge, 0.25, torch.where(below, share, 1 - share))
         depth = torch.where(edge, self._half_width(), self.law().depth(tail) * self.unit())
-        depth = torch.where((q < 0) | (q > 1), math.nan, depth)
-        return (self._wide(self.loc) + torch.where(below, -depth, depth)).to(self._result_dtype(value))
+        return self._wide(self.loc) + torch.where(below, -depth, depth)
 
     def rsample(self, sample_shape: _size = torch.Size()) -> Tensor:  # noqa: B008
         """Exact draws with gradients to all parameters; shape ``(*sample_shape, *batch)``."""

@@ -19,7 +19,7 @@ from contmax.densities._validation import checks_values, require_finite
 from contmax.numerics import implicit_root, monotone_root
 
 
-class _WeightedSum(Density):
+class WeightedSum(Density):
     """Σ wₖPₖ: moments and draws follow from the weights and from the moments and draws of the parts Pₖ."""
 
     @abstractmethod
@@ -30,9 +30,9 @@ class _WeightedSum(Density):
     def _moment_of_parts(self, name: str) -> Tensor | float:
         """The mean, variance or covariance matrix of each part, in the working dtype."""
 
-    @abstractmethod
     def _draws_of_parts(self, sample_shape: Size) -> Tensor:
         """Draws from each part, broadcastable to ``(*sample_shape, *batch, K)``, or ``(…, K, N)`` for vectors."""
+        raise NotImplementedError
 
     def _spread(self, points: Tensor) -> Tensor:
         """Points with an extra dimension of size 1 for the K parts."""
@@ -54,8 +54,9 @@ class _WeightedSum(Density):
     @property
     def variance(self) -> Tensor:
         """Σ wₖ(σₖ² + (μₖ−μ)²) for each coordinate."""
-        offset = self._moment_of_parts("mean") - self._spread(self._mean())
-        return self._round(self._average(self._moment_of_parts("variance") + offset.square(), len(self.event_shape)))
+        offset, own = self._moment_of_parts("mean") - self._spread(self._mean()), self._moment_of_parts("variance")
+        squares = offset.square() + own if isinstance(own, Tensor) else offset.square()
+        return self._round(self._average(squares, len(self.event_shape)))
 
     @property
     def covariance_matrix(self) -> Float[Tensor, "*batch N N"]:
@@ -78,7 +79,7 @@ class _WeightedSum(Density):
             return _picked(draws, index, len(self.event_shape))
 
 
-class Mixture(_WeightedSum):
+class Mixture(WeightedSum):
     r"""Mixture of densities of one family; its support is the union of their supports.
 
     .. math:: p(t) = \sum_k w_k\, p_k(t)
@@ -187,22 +188,16 @@ class Mixture(_WeightedSum):
     def _cdf(self, points: Tensor) -> Tensor:
         return self._average(self._components().cdf(self._spread(points)), 0)
 
-    def icdf(self, value: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-        """The quantile t with P(T ≤ t) = q on the line; NaN for q outside [0, 1].
-
-        It lies between the smallest and the largest quantile of the components.
-        """
-        q = self._points(value)
-        valid = (q >= 0) & (q <= 1)
-        quantiles = self._components().icdf(self._spread(torch.where(valid, q, 0.5)))
+    def _icdf(self, share: Tensor) -> Tensor:
+        """The quantile, which lies between the smallest and the largest quantile of the components."""
+        quantiles = self._components().icdf(self._spread(share))
         low, high = quantiles.amin(-1), quantiles.amax(-1)
-        end = (q <= 0) | (q >= 1) | (low == high)
+        end = (share <= 0) | (share >= 1) | (low == high)
         # At q = 0 and 1 the quantile is an end of the support, perhaps infinite: search in [0, 1] and drop the result.
         bracket = torch.where(end, 0.0, low), torch.where(end, 1.0, high)
-        residual = self._residual(q)
+        residual = self._residual(share)
         t = implicit_root(monotone_root(residual, *bracket, tolerance=1e-10), residual)
-        t = torch.where(end, torch.where(q <= 0, low, high), t)
-        return torch.where(valid, t, math.nan).to(self._result_dtype(value))
+        return torch.where(end, torch.where(share <= 0, low, high), t)
 
     def _residual(self, share: Tensor) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
         """t ↦ (P(T ≤ t) − q, p(t)) for q = ``share``: a function and its derivative."""
@@ -243,7 +238,7 @@ class Mixture(_WeightedSum):
         return f"Mixture({self.mixture_distribution}, {self.component_distribution})"
 
 
-class Empirical(_WeightedSum):
+class Empirical(WeightedSum):
     r"""Weighted samples: the measure :math:`\sum_i w_i\,\delta_{t_i}`, which has moments but no density.
 
     Args:
@@ -329,16 +324,15 @@ class Empirical(_WeightedSum):
         share = _picked(pad(reached, (1, 0)), count)
         return torch.where(points.isnan(), math.nan, share).to(self._result_dtype(value))
 
-    def icdf(self, value: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-        """The smallest sample whose cdf reaches q, on the line; NaN for q outside [0, 1]."""
-        q = self._points(value)
+    def _icdf(self, share: Tensor) -> Tensor:
+        """The smallest sample whose cdf reaches q = ``share``, on the line."""
         ordered, reached = self._steps()
         last = ordered.shape[-1] - 1
-        index = (reached < q.unsqueeze(-1)).sum(-1).clamp(max=last)
+        index = (reached < share.unsqueeze(-1)).sum(-1).clamp(max=last)
         # A q just above a value of the cdf may be equal to it but for rounding: 0.8 and eight times 0.1.
-        lenient = (reached < q.unsqueeze(-1) * (1 - 4 * torch.finfo(q.dtype).eps)).sum(-1).clamp(max=last)
-        index = torch.where(_picked(reached, index) == q, index, lenient)
-        return torch.where((q >= 0) & (q <= 1), _picked(ordered, index), math.nan).to(self._result_dtype(value))
+        lenient = (reached < share.unsqueeze(-1) * (1 - 4 * torch.finfo(share.dtype).eps)).sum(-1).clamp(max=last)
+        index = torch.where(_picked(reached, index) == share, index, lenient)
+        return _picked(ordered, index)
 
     def _steps(self) -> tuple[Tensor, Tensor]:
         """The samples in increasing order, and the cdf at each."""

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch.distributions import Distribution
+from torch.func import jacrev, vmap
 
 from contmax._autograd import apply
 from contmax._by_reference import gradients_by_reference, needs_reference, tangent_by_reference
@@ -15,6 +16,7 @@ from contmax._eager import refuse_tracing
 from contmax._typing import Float
 from contmax.basis import Basis
 from contmax.basis._basis import constants_of
+from contmax.densities import BetaGaussian, MultivariateBetaGaussian
 from contmax.densities._density import parameter_dtypes, widened
 from contmax.kernels import means
 
@@ -174,6 +176,75 @@ def working_dtype(*tensors: Tensor) -> torch.dtype:
     return dtype
 
 
+def canonical_jacobian(
+    density: BetaGaussian | MultivariateBetaGaussian, basis: Basis
+) -> tuple[Float[Tensor, "..."], Float[Tensor, "..."]]:
+    r"""∂r/∂θ for the score :math:`f(t) = \theta_1^\top t + \operatorname{tr}(\Theta_2 tt^\top)`.
+
+    It is the generalised covariance of the statistics of the score with ψ,
+
+    .. math:: \frac{\partial r_j}{\partial\theta} = \mathrm{cov}_{p,2-\alpha}(\phi, \psi_j)
+              = \int p^{2-\alpha}(\phi - \nabla A)\,\psi_j, \qquad \phi(t) = (t, tt^\top)
+
+    Gradients in (μ, Σ), which autograd gives, are better conditioned; use this one for work in θ itself.
+
+    Args:
+        density: a β-Gaussian on the line or in N dimensions.
+        basis: ψ, K functions on the same domain.
+
+    Returns:
+        ∂r/∂θ₁ and ∂r/∂Θ₂: each (*batch, K) on the line, else (*batch, K, N) and (*batch, K, N, N), symmetric.
+
+    Example:
+        >>> import torch, contmax
+        >>> density = contmax.densities.TruncatedParabola(0.5, 0.1)
+        >>> basis = contmax.basis.GaussianBasis.linspace(3, scale=0.2)
+        >>> contmax.expectations.canonical_jacobian(density, basis)[0].shape
+        torch.Size([3])
+
+    Reference: Martins et al. 2020, proposition on the Jacobian (generalised covariance).
+    """
+    # Autocast would round matrix products to half precision.
+    with torch.autocast(density.loc.device.type, enabled=False):
+        return _on_the_line(density, basis) if isinstance(density, BetaGaussian) else _in_space(density, basis)
+
+
+def _on_the_line(density: BetaGaussian, basis: Basis) -> tuple[Tensor, Tensor]:
+    def by_theta(linear: Tensor, quadratic: Tensor, index: float | Tensor) -> Tensor:
+        return expectation(BetaGaussian.from_canonical(linear, quadratic, index, validate_args=False), basis)
+
+    linear, quadratic = (theta.reshape(-1) for theta in density.canonical)
+    first, second = _jacobians(by_theta, linear, quadratic, density.alpha)
+    shape = (*density.batch_shape, basis.num_functions)
+    return first.reshape(shape), second.reshape(shape)
+
+
+def _in_space(density: MultivariateBetaGaussian, basis: Basis) -> tuple[Tensor, Tensor]:
+    r"""e = ∂r/∂θ₁ = Σ ∂r/∂μ, and ∂r/∂Θ₂ = 2Σ(∂r/∂Σ)Σ + μeᵀ + eμᵀ: neither formula inverts Σ."""
+
+    def by_moments(loc: Tensor, scale_matrix: Tensor, index: float | Tensor) -> Tensor:
+        return expectation(MultivariateBetaGaussian(loc, scale_matrix, index, validate_args=False), basis)
+
+    dim = basis.event_dim
+    loc, sigma = density.loc.reshape(-1, dim), density.scale_matrix.reshape(-1, dim, dim)
+    by_loc, by_sigma = _jacobians(by_moments, loc, sigma, density.alpha)
+    first = by_loc @ sigma
+    cross = loc[:, None, :, None] * first.unsqueeze(-2)
+    second = 2 * sigma.unsqueeze(1) @ by_sigma @ sigma.unsqueeze(1) + cross + cross.mT
+    shape = (*density.batch_shape, basis.num_functions)
+    return first.reshape(*shape, dim), second.reshape(*shape, dim, dim)
+
+
+def _jacobians(
+    function: Callable[..., Tensor], first: Tensor, second: Tensor, alpha: float | Tensor
+) -> tuple[Tensor, Tensor]:
+    """The Jacobians of function(first, second, α) in `first` and in `second`, for each row of a batch."""
+    index = alpha.reshape(-1) if isinstance(alpha, Tensor) else alpha
+    rows = vmap(jacrev(function, argnums=(0, 1)), in_dims=(0, 0, 0 if isinstance(alpha, Tensor) else None))
+    by_first, by_second = rows(first, second, index)
+    return by_first, by_second
+
+
 class Formula(NamedTuple):
     """Functions of (loc, scale, index, centre, width, number) that compute r = E_p[ψ] and its first derivatives.
 
@@ -199,18 +270,9 @@ FORMULAS: dict[str, Formula] = {}
 """Formulas by name; a formula of Triton's kernels has the name of its family of densities."""
 
 
-def expectation_by(
-    formula: str,
-    number: float,
-    loc: Tensor,
-    scale: Tensor,
-    index: Tensor | None,
-    centre: Tensor,
-    width: Tensor,
-    known: Known | None = None,
-) -> Tensor:
+def expectation_by(formula: str, number: float, *tensors: Tensor | None, known: Known | None = None) -> Tensor:
     """r, (*batch, K), by the formula of this name; `known` is the result of a kernel that has computed r already."""
-    result: Tensor = apply(Expectation, formula, number, known, loc, scale, index, centre, width)
+    result: Tensor = apply(Expectation, formula, number, known, *tensors)
     return result
 
 
@@ -259,9 +321,7 @@ class Expectation(torch.autograd.Function):
                 cotangent, loc, scale, index, centre, width, ctx.formula, number, any(needed[3:])
             )
         else:
-            known = (
-                formula.slopes(*inputs, number) if formula.slopes is not None and slopes is None else slopes.unbind(-2)
-            )
+            known = formula.slopes(*inputs, number) if formula.slopes and slopes is None else slopes.unbind(-2)
             gradients = _gradients_of_slopes(cotangent, known, needed)
         if needed[2]:
             gradients = [*gradients[:2], gradients[2].to(index.dtype), *gradients[3:]]  # type: ignore[union-attr]

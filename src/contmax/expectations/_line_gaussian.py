@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.distributions import Normal, Uniform
 
 from contmax._backend import Backend, backend_of
-from contmax._eager import is_eager_cpu
+from contmax._eager import in_dtype, is_eager_cpu
 from contmax.basis import GaussianBasis
 from contmax.densities import BetaGaussian
 from contmax.expectations._chunks import Fewest, in_chunks
@@ -30,16 +30,8 @@ from contmax.numerics import unit_gauss_legendre
 
 # k for which windows are accurate in float32 too: (1 − y²)ᵏ is a polynomial, and of a low degree.
 _WINDOWED = (0.0, 1.0, 2.0, 3.0, 4.0)
-_WIDE = (torch.float32, torch.float64)
 # A pair takes about 2 kB while gradients are computed.
 _FEWEST_PAIRS = Fewest(on_cpu=2**13, elsewhere=2**17, saved=0)
-
-
-@register_expectation(Normal, GaussianBasis)
-def gaussian(density: Normal, basis: GaussianBasis) -> Tensor:
-    """r_j = N(μ; μ_j, σ² + σ_j²)."""
-    inputs = _in_one_dtype(density.loc, density.scale, basis)
-    return _of_order(math.inf, *inputs, backend_of(*inputs))
 
 
 @register_expectation(Uniform, GaussianBasis)
@@ -50,25 +42,21 @@ def uniform(density: Uniform, basis: GaussianBasis) -> Tensor:
     return _windowed_expectation(loc, half, centre, width, 0.0, backend_of(loc, half, centre, width))
 
 
+@register_expectation(Normal, GaussianBasis)
 @register_expectation(BetaGaussian, GaussianBasis)
-def beta_gaussian(density: BetaGaussian, basis: GaussianBasis) -> Tensor:
+def beta_gaussian(density: BetaGaussian | Normal, basis: GaussianBasis) -> Tensor:
     """Closed form at α = 1, windows for the common α = 1 + 1/k and ∞, the mean over scales for every other α."""
-    alpha = density.alpha
+    alpha = getattr(density, "alpha", 1.0)
     k = None if isinstance(alpha, Tensor) else line_order(alpha)
     loc, scale, centre, width = _in_one_dtype(density.loc, density.scale, basis)
     backend = backend_of(loc, scale, centre, width)
     if k is None:
         return scale_mean_expectation(loc, scale, alpha, centre, width, backend)
-    if backend is Backend.TRITON or math.isinf(k):
-        return _of_order(k, loc, scale, centre, width, backend)
-    return _windowed_expectation(*_in_one_dtype(density.loc, density.half_width, basis), k, backend)
-
-
-def _of_order(k: float, loc: Tensor, scale: Tensor, centre: Tensor, width: Tensor, backend: Backend) -> Tensor:
-    """r by Triton's kernels for every k that `line_order` returns, or by torch in closed form for k = ∞ alone."""
     if backend is Backend.TRITON:
         return expectation_by(means.LINE, k, loc, scale, None, centre, width)
-    return _closed_form(loc, scale, centre, width)
+    if isinstance(density, Normal) or math.isinf(k):
+        return _closed_form(loc, scale, centre, width)
+    return _windowed_expectation(*_in_one_dtype(density.loc, density.half_width, basis), k, backend)
 
 
 def line_order(alpha: float) -> float | None:
@@ -81,11 +69,9 @@ def line_order(alpha: float) -> float | None:
 
 
 def _in_one_dtype(loc: Tensor, scale: Tensor, basis: GaussianBasis) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    centre, width, dtype = basis.loc, basis.scale, loc.dtype
-    if dtype in _WIDE and scale.dtype == dtype and centre.dtype == dtype and width.dtype == dtype:
-        return loc, scale, centre, width
+    centre, width = basis.loc, basis.scale
     dtype = working_dtype(loc, scale, centre, width)
-    return loc.to(dtype), scale.to(dtype), centre.to(dtype), width.to(dtype)
+    return in_dtype(loc, dtype), in_dtype(scale, dtype), in_dtype(centre, dtype), in_dtype(width, dtype)
 
 
 def _closed_form(loc: Tensor, scale: Tensor, centre: Tensor, width: Tensor) -> Tensor:
@@ -122,7 +108,7 @@ def _windowed_expectation(
     # The kernel computes slopes along with values, at little cost.
     with_slopes = torch.is_grad_enabled() and any(x.requires_grad for x in (loc, half, centre, width))
     known = _cpu_means.window_values(loc, half, centre, width, k, _constant(k), _rule(loc), with_slopes)
-    return expectation_by("window", k, loc, half, None, centre, width, known)
+    return expectation_by("window", k, loc, half, None, centre, width, known=known)
 
 
 def _window_values(loc: Tensor, half: Tensor, _: None, centre: Tensor, width: Tensor, k: float) -> Tensor:

@@ -19,9 +19,8 @@ from contmax._operator import operator
 from contmax.densities import BetaGaussian
 from contmax.expectations._chunks import Fewest, in_chunks
 from contmax.expectations._expectation import FORMULAS, Formula, expectation_by
-from contmax.expectations._plane_form import line_form
-from contmax.expectations._scale_law import path_rule
-from contmax.expectations._scale_mean import mean_over_scales
+from contmax.expectations._gaussian_forms import line_form
+from contmax.expectations._scale_mean import mean_over_scales, path_rule
 from contmax.kernels import means
 
 # A pair takes about 12 kB of memory while gradients are computed.
@@ -37,31 +36,27 @@ def scale_mean_expectation(
     All but α have one dtype, float32 or float64.
     """
     index, number = (alpha, 0.0) if isinstance(alpha, Tensor) else (None, alpha)
-    known = None
-    if backend is Backend.NUMBA and _kernel_takes(loc, scale, index, centre, width, number):
+    tensors, known = (loc, scale, index, centre, width), None
+    # Numba's kernel takes no tensor that torch.vmap has wrapped.
+    takes = backend is Backend.NUMBA and (is_compiling() or is_eager_cpu(*tensors))
+    if takes and _has_no_heavy_tails(index, number):
         with torch.no_grad():
-            known = line_scale_means(loc, scale, index, centre, width, number)
+            known = line_scale_means(*tensors, number)
     if known is not None or backend is Backend.TRITON:
-        return expectation_by(means.ANY_ALPHA, number, loc, scale, index, centre, width, known)
+        return expectation_by(means.ANY_ALPHA, number, *tensors, known=known)
     reference = partial(scale_mean_reference, number=number)
     fewest = _FEWEST_PAIRS if index is None else _FEWEST_PAIRS_OF_INDEX
     return in_chunks(reference, (loc, scale, index), (centre, width), loc.dim(), fewest)
 
 
-def _kernel_takes(
-    loc: Tensor, scale: Tensor, index: Tensor | None, centre: Tensor, width: Tensor, number: float
-) -> bool:
-    """Whether numba's kernel takes these arguments: α ≥ 1 (any tensor α in a trace), and no torch.vmap."""
-    if is_compiling():
-        return index is not None or number >= 1
-    return is_eager_cpu(loc, scale, index, centre, width) and _has_no_heavy_tails(index, number)
-
-
 def _has_no_heavy_tails(index: Tensor | None, number: float) -> bool:
-    """Whether all α ≥ 1 and none is NaN: for α < 1 the law of the scale lies on a half line, which the kernel lacks."""
+    """Whether all α ≥ 1 and none is NaN: for α < 1 the law of the scale lies on a half line, which the kernel lacks.
+
+    In a trace the values of a tensor α are not known, and the operator looks at them when it runs.
+    """
     if index is None:
         return number >= 1
-    return index.numel() > 0 and float(index.detach().min()) >= 1
+    return is_compiling() or (index.numel() > 0 and float(index.detach().min()) >= 1)
 
 
 def _means_like(

@@ -1,7 +1,7 @@
 r"""r = E_p[ψ] of Gaussian bases on the plane and in any dimension, under Gaussians and β-Gaussians.
 
 One rule serves every α, every dimension and every ratio of scales: a β-Gaussian is a mixture of Gaussians over the
-scale, on a path in the complex plane for α > 1 (:mod:`contmax.expectations._scale_law`), and the expectation of a
+scale, on a path in the complex plane for α > 1 (:mod:`contmax.expectations._scale_mean`), and the expectation of a
 Gaussian function under each Gaussian has a closed form. Dtype and number of nodes do not depend on tensors' values:
 
 =====================================  ================================================  ============================
@@ -25,9 +25,7 @@ from contmax.basis import MultivariateGaussianBasis
 from contmax.densities import MultivariateBetaGaussian
 from contmax.expectations._chunks import Fewest, in_chunks
 from contmax.expectations._expectation import FORMULAS, Formula, expectation_by, register_expectation, working_dtype
-from contmax.expectations._matrix_form import MatrixForm
-from contmax.expectations._plane_form import plane_form
-from contmax.expectations._scale_law import Form
+from contmax.expectations._gaussian_forms import Form, MatrixForm, plane_form
 from contmax.expectations._scale_mean import mean_over_scales, scale_order
 from contmax.kernels import means
 
@@ -40,15 +38,12 @@ _FEWEST_PAIRS_OF_INDEX = Fewest(on_cpu=2**12, elsewhere=2**15, saved=2**12)
 
 @register_expectation(MultivariateNormal, MultivariateGaussianBasis)
 @register_expectation(LowRankMultivariateNormal, MultivariateGaussianBasis)
-def normal(density: MultivariateNormal | LowRankMultivariateNormal, basis: MultivariateGaussianBasis) -> Tensor:
-    """r_j = N(μ; μ_j, Σ + Σ_j)."""
-    return expectation_in_space(density.loc, density.scale_tril, 1.0, basis)
-
-
 @register_expectation(MultivariateBetaGaussian, MultivariateGaussianBasis)
-def beta_gaussian(density: MultivariateBetaGaussian, basis: MultivariateGaussianBasis) -> Tensor:
-    """Closed form if α is the number 1, else the mean over scales."""
-    return expectation_in_space(density.loc, density.scale_tril, density.alpha, basis)
+def beta_gaussian(
+    density: MultivariateBetaGaussian | MultivariateNormal | LowRankMultivariateNormal, basis: MultivariateGaussianBasis
+) -> Tensor:
+    """r_j = N(μ; μ_j, Σ + Σ_j) if α is the number 1, else the mean over scales."""
+    return expectation_in_space(density.loc, density.scale_tril, getattr(density, "alpha", 1.0), basis)
 
 
 def expectation_in_space(loc: Tensor, tril: Tensor, alpha: float | Tensor, basis: MultivariateGaussianBasis) -> Tensor:

@@ -4,11 +4,8 @@ from contmax.numerics._contour import DOUBLE as DOUBLE
 from contmax.numerics._contour import SINGLE as SINGLE
 from contmax.numerics._contour import Complex as Complex
 from contmax.numerics._contour import Hyperbola as Hyperbola
-from contmax.numerics._contour import SaddlePath as SaddlePath
 from contmax.numerics._contour import hyperbola_nodes as hyperbola_nodes
-from contmax.numerics._contour import saddle_path as saddle_path
-from contmax.numerics._gamma_ratio import log_gamma_ratio as log_gamma_ratio
-from contmax.numerics._gamma_ratio import log_gamma_ratio_slope as log_gamma_ratio_slope
+from contmax.numerics._contour import saddle_nodes as saddle_nodes
 from contmax.numerics._quadrature import float64_of as float64_of
 from contmax.numerics._quadrature import gauss_legendre as gauss_legendre
 from contmax.numerics._quadrature import graded_rule as graded_rule
@@ -21,6 +18,8 @@ from contmax.numerics._quadrature import legendre_sum as legendre_sum
 from contmax.numerics._quadrature import legendre_to_chebyshev as legendre_to_chebyshev
 from contmax.numerics._quadrature import slope_on_grid as slope_on_grid
 from contmax.numerics._quadrature import unit_gauss_legendre as unit_gauss_legendre
+from contmax.numerics._radial import log_gamma_ratio as log_gamma_ratio
+from contmax.numerics._radial import log_gamma_ratio_slope as log_gamma_ratio_slope
 from contmax.numerics._radial import radial_density as radial_density
 from contmax.numerics._radial import radial_quantile as radial_quantile
 from contmax.numerics._radial import radial_shares as radial_shares

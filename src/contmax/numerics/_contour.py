@@ -14,7 +14,7 @@ than the real functions they consist of, and inductor does not compile complex t
 """
 
 import math
-from typing import NamedTuple, Union
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -26,33 +26,27 @@ from contmax.numerics._quadrature import device_table
 class Complex:
     """x + iy, held as two real tensors that broadcast.
 
-    Operators take Complex operands and numbers. For real tensors call `shifted` and `scaled`: torch.compile cannot
+    Operators take Complex operands. For numbers and real tensors call `shifted` and `scaled`: torch.compile cannot
     trace an operator between a tensor and an object.
 
     Example:
         >>> z = Complex(torch.tensor(0.0), torch.tensor(2.0))
-        >>> (z * z).re, z.log().im
-        (tensor(-4.), tensor(1.5708))
+        >>> (z * z).re, z.reciprocal().im
+        (tensor(-4.), tensor(-0.5000))
     """
 
     def __init__(self, re: Tensor, im: Tensor) -> None:
         self.re, self.im = re, im
         self._squared: Tensor | None = None
 
-    def __add__(self, other: Union["Complex", float]) -> "Complex":
-        if isinstance(other, Complex):
-            return Complex(self.re + other.re, self.im + other.im)
-        return self.shifted(other)
+    def __add__(self, other: "Complex") -> "Complex":
+        return Complex(self.re + other.re, self.im + other.im)
 
-    def __sub__(self, other: Union["Complex", float]) -> "Complex":
-        if isinstance(other, Complex):
-            return Complex(self.re - other.re, self.im - other.im)
-        return self.shifted(-other)
+    def __sub__(self, other: "Complex") -> "Complex":
+        return Complex(self.re - other.re, self.im - other.im)
 
-    def __mul__(self, other: Union["Complex", float]) -> "Complex":
-        if isinstance(other, Complex):
-            return Complex(self.times_real_part(other), torch.addcmul(self.re * other.im, self.im, other.re))
-        return self.scaled(other)
+    def __mul__(self, other: "Complex") -> "Complex":
+        return Complex(self.times_real_part(other), torch.addcmul(self.re * other.im, self.im, other.re))
 
     def __neg__(self) -> "Complex":
         return Complex(-self.re, -self.im)
@@ -70,7 +64,7 @@ class Complex:
         return Complex(_add_multiple(self.re, other.re, times), _add_multiple(self.im, other.im, times))
 
     def plus_log(self, other: "Complex", times: float | Tensor) -> "Complex":
-        """z + times·ln(other) for a real factor ``times``; see :meth:`log`."""
+        """z + times·ln w, times real, accurate away from the negative axis: arg w = 2 arctan(Im w/(|w| + Re w))."""
         squared = other.squared_modulus()
         half_angle = torch.atan(other.im / (squared.sqrt() + other.re))
         return Complex(
@@ -91,11 +85,6 @@ class Complex:
         """1/z."""
         inverse = self.squared_modulus().reciprocal()
         return Complex(self.re * inverse, -self.im * inverse)
-
-    def log(self) -> "Complex":
-        """ln z, accurate away from the negative real axis: arg z = 2 arctan(y/(|z| + x))."""
-        squared = self.squared_modulus()
-        return Complex(0.5 * squared.log(), 2 * torch.atan(self.im / (squared.sqrt() + self.re)))
 
     def exp(self) -> "Complex":
         """exp z, set to zero where |exp z| nearly underflows, since subnormal numbers slow a CPU down tenfold."""
@@ -127,30 +116,13 @@ def hyperbola_nodes(rule: Hyperbola, device: torch.device) -> tuple[Float[Tensor
     return rise, run
 
 
-class SaddlePath(NamedTuple):
-    """A batch of paths: ``vertex`` s₀, ``size`` b and ``bend`` bκ."""
-
-    vertex: Tensor
-    size: Tensor
-    bend: Tensor
-
-    def nodes(self, rule: Hyperbola) -> tuple[Complex, Complex]:
-        r"""Nodes s on the upper half, and weights w for :math:`\frac1i\int e^{h}\,ds = \sum \mathrm{Re}(w e^{h(s)})`.
-
-        Nodes run along the first dimension. The weights include the lower half of the path, by symmetry.
-        """
-        step = rule.end / rule.nodes
-        u = (torch.arange(rule.nodes, dtype=self.vertex.dtype, device=self.vertex.device) + 0.5) * step
-        u = u.view(rule.nodes, *(1,) * self.vertex.dim())
-        rise, run = u.sinh(), u.cosh()
-        nodes = Complex(torch.addcmul(self.vertex, self.bend, 1 - run), self.size * rise)
-        return nodes, Complex(self.size * (2 * step * run), self.bend * (2 * step * rise))
-
-
-def saddle_path(
+def saddle_nodes(
     saddle: Float[Tensor, "*shape"], curvature: Float[Tensor, "*shape"], third: Float[Tensor, "*shape"], rule: Hyperbola
-) -> SaddlePath:
-    r"""The path for an integrand :math:`e^h` with a saddle point on the positive axis.
+) -> tuple[Complex, Complex]:
+    r"""The path for an integrand :math:`e^h` with a saddle point on the positive axis: nodes s on its upper half.
+
+    With the weights w, the second result, :math:`\frac1i\int e^{h}\,ds = \sum \mathrm{Re}(w e^{h(s)})`. Nodes run along
+    the first dimension. The weights include the lower half of the path, by symmetry.
 
     Args:
         saddle: s₀ > 0.
@@ -161,15 +133,18 @@ def saddle_path(
     Example:
         >>> import math
         >>> one = torch.tensor(1.0).double()
-        >>> s, w = saddle_path(5 * one, 5 * one, 10 * one, DOUBLE).nodes(DOUBLE)
-        >>> value = (w * (s - s.log() * 5).exp()).re.sum() / (2 * math.pi)  # 1/Γ(5), by Hankel's integral
+        >>> s, w = saddle_nodes(5 * one, 5 * one, 10 * one, DOUBLE)
+        >>> value = (w * s.plus_log(s, -5.0).exp()).re.sum() / (2 * math.pi)  # 1/Γ(5), by Hankel's integral
         >>> abs(float(value) * 24 - 1) < 1e-12
         True
     """
     root = curvature.sqrt()
     lean = (third / (curvature * root) * (rule.curvature * rule.stretch / 3)).clamp(0.0, rule.lean)
-    size = saddle / root * rule.stretch
-    return SaddlePath(saddle, size, size * lean)
+    size, step = saddle / root * rule.stretch, 2 * rule.end / rule.nodes
+    bend = size * lean
+    rise, run = (x.to(saddle.dtype).view(-1, *(1,) * saddle.dim()) for x in hyperbola_nodes(rule, saddle.device))
+    nodes = Complex(torch.addcmul(saddle, bend, 1 - run), size * rise)
+    return nodes, Complex(size * (step * run), bend * (step * rise))
 
 
 def _add_multiple(x: Tensor, y: Tensor, times: float | Tensor) -> Tensor:

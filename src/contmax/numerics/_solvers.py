@@ -31,7 +31,6 @@ def monotone_root(
         residual: x ↦ (f(x), f′(x)), element by element, f increasing; x may have an extra leading dimension.
         low: lower ends, where f ≤ 0.
         high: upper ends, where f ≥ 0.
-        tolerance: longest step, relative to 1 + |x|, at which Newton's method stops.
 
     Example:
         >>> monotone_root(lambda x: (x**3 - 8, 3 * x**2), torch.tensor(0.0), torch.tensor(100.0))
@@ -113,13 +112,10 @@ def implicit_root(root: Float[Tensor, "..."], residual: Residual) -> Float[Tenso
     """
     x = root.detach()
     for _ in range(2):
-        x = x - _step(*residual(x))
+        value, slope = residual(x)
+        # The step is 0 where the slope is 0, as at a quantile that rounds to the edge of a support.
+        x = x - value / torch.where(slope > 0, slope, torch.inf)
     return x
-
-
-def _step(value: Tensor, slope: Tensor) -> Tensor:
-    """Newton's step value/slope; 0 where the slope is 0, as at a quantile that rounds to the edge of a support."""
-    return value / torch.where(slope > 0, slope, torch.inf)
 
 
 def eliminated(matrix: Tensor, right: Tensor) -> Tensor:

@@ -14,8 +14,7 @@ from contmax._typing import Bool, Float
 from contmax.deformed import exp_beta
 from contmax.domains import Box
 from contmax.numerics import gauss_legendre
-from contmax.prediction._box_rule import Ends, SupportRule, find_ends, fit_rule
-from contmax.prediction._interpolant import Interpolant, highest_point
+from contmax.prediction._interpolant import Ends, Interpolant, SupportRule, find_ends, fit_rule, highest_point
 from contmax.prediction._live_parts import bucket, take
 from contmax.prediction._normalizer import (
     UnitMeasure,
@@ -151,7 +150,8 @@ def _solved(
 ) -> tuple[Float[Tensor, "*batch"], SupportRule, list[Ends]]:
     """Ã and the quadrature rule fitted to the support, both differentiable, and the ends of the support."""
     fixed, index, solution = interpolant.detach(), alpha.detach(), start
-    bracket = bracket_of(*fixed.cell_bounds(), fixed.measure, index)
+    alive_share = fixed.alive.double().flatten(len(fixed.rows)).mean(-1)
+    bracket = bracket_of(*fixed.cell_bounds(), alive_share, index)
     for steps in _FITS if fixed.axes > 1 else _FITS[-1:]:
         guess = solution
         ends = find_ends(fixed, guess, index)

@@ -35,8 +35,8 @@ from contmax.prediction._normalizer import (
 from contmax.prediction._prediction import LinePrediction, Prediction, log_exp
 from contmax.prediction._regularized_prediction import Score, checked_alpha, read_score, register_prediction
 
-# A segment with |εd| < _FLAT is nearly flat; e^{−_DEEP} is 0 in float64.
-_FLAT, _DEEP = 0.69, 1000.0
+# e^{−_DEEP} is 0 in float64.
+_DEEP = 1000.0
 # Nodes per segment, for expectations that have no closed form.
 _NODES = 20
 
@@ -81,22 +81,11 @@ class Segments:
         """The segments with a function applied to every field, such as a change of shape."""
         return Segments(*(function(getattr(self, field.name)) for field in fields(self)))
 
-    @property
-    def _near(self) -> Tensor:
-        """Whether the segment is nearly flat; E(εd) is `expm1_over(εd)` there, and (e^{εd} − 1)/(εd) elsewhere."""
-        return ((self.alpha - 1) * self.drop).detach().abs() < _FLAT
-
-    def _far_power(self, exponent: Tensor) -> Tensor:
-        """e^{exponent·d}; unused 0 if nearly flat."""
-        return torch.where(self._near, 0, (exponent * torch.where(self._near, 0, self.drop)).exp())
-
     def mean_power(self, c: float | Tensor) -> Float[Tensor, "..."]:
         """Mean of p^c over the live part; 0 without live part, ∞ with a pole. Needs c + α > 1."""
-        order, epsilon, flat = c + self.alpha - 1, self.alpha - 1, torch.where(self._near, self.drop, 0)
-        near = expm1_over(order * flat) / expm1_over(epsilon * flat)
-        far = (1 - self._far_power(order)) / (1 - self._far_power(epsilon)) * (epsilon / order)
-        mean = (c * self.log_peak).exp() * torch.where(self._near, near, far)
-        return torch.where(self.live, mean, torch.where(self.infinite, torch.inf, 0))
+        epsilon = self.alpha - 1
+        ratio = expm1_over((c + epsilon) * self.drop) / expm1_over(epsilon * self.drop)
+        return torch.where(self.live, (c * self.log_peak).exp() * ratio, torch.where(self.infinite, torch.inf, 0))
 
     @property
     def mass(self) -> Float[Tensor, "..."]:
@@ -111,17 +100,14 @@ class Segments:
         Returns:
             The depth as a fraction of the live part, 0 at the higher end, and ln(p/p_t) at this depth.
         """
-        epsilon, flat = self.alpha - 1, torch.where(self._near, self.drop, 0)
-        fall = share * torch.where(self._near, torch.expm1(order * flat), self._far_power(order) - 1)
+        epsilon, slope = self.alpha - 1, share * expm1_over(order * self.drop)
+        fall = slope * order * self.drop
         short = fall > -1
-        log_ratio = torch.where(short, torch.log1p(torch.where(short, fall, 0)) / order, -torch.inf)
-        near_log = torch.where(self._near & short, log_ratio, 0)
-        portion = share * expm1_over(order * flat) * log1p_over(torch.where(self._near, fall, 0))
-        near = portion * expm1_over(epsilon * near_log) / expm1_over(epsilon * flat)
-        bottom = torch.where(self._near | ~short, 0, log_ratio)
-        reached = torch.where(short, (epsilon * bottom).exp(), 0)
-        far = (1 - reached) / (1 - self._far_power(epsilon))
-        return torch.where(self._near, near, far), log_ratio
+        portion = slope * log1p_over(torch.where(short, fall, 0))
+        log_ratio = portion * self.drop
+        depth = portion * expm1_over(epsilon * log_ratio) / expm1_over(epsilon * self.drop)
+        # Where e^{order·d} underflows, the whole change is made only at the lower end.
+        return torch.where(short, depth, 1), torch.where(short, log_ratio, -torch.inf)
 
     def position(self, depth: Float[Tensor, "..."], start: Tensor, stop: Tensor) -> Float[Tensor, "..."]:
         """The point at fraction `depth` of the live part, from the higher end, of the segment [start, stop]."""
@@ -231,17 +217,18 @@ class KnotsPrediction(LinePrediction):
         """Mass to the left of each segment."""
         return self._segments.mass.cumsum(-1) - self._segments.mass
 
-    def _quantile(self, probability: Tensor) -> Tensor:
+    def _icdf(self, share: Tensor) -> Tensor:
+        """The quantile, differentiable in the probability, in the score and in α."""
         mass = self._segments.mass
-        segment = bucket(mass, probability)
+        segment = bucket(mass, share)
         chosen = self._segments.map(lambda field: self._take(field.expand(mass.shape), segment))
         own = self._take(mass, segment)
-        share = ((probability - self._take(self._before, segment)) / torch.where(own > 0, own, 1)).clamp(0, 1)
+        part = ((share - self._take(self._before, segment)) / torch.where(own > 0, own, 1)).clamp(0, 1)
         # Rounding of cumulated masses must not keep the quantile of 1 from the end of the support.
-        share = torch.where(probability == 1, 1, share)
-        depth, _ = chosen.descend(torch.where(chosen.falls, share, 1 - share), self._index)
+        part = torch.where(share == 1, 1, part)
+        depth, _ = chosen.descend(torch.where(chosen.falls, part, 1 - part), self._index)
         points = self._place(chosen.position(depth, self._unit[segment], self._unit[segment + 1]))
-        return torch.where((probability >= 0) & (probability <= 1) & (own > 0), points, torch.nan)
+        return torch.where(own > 0, points, torch.nan)
 
     @property
     def mode(self) -> Float[Tensor, "*batch"]:
@@ -255,10 +242,9 @@ class KnotsPrediction(LinePrediction):
         return self._knots
 
     def _pieces(self) -> tuple[Float[Tensor, "*batch P"], Float[Tensor, "*batch P"]]:
-        segments = self._segments
-        ends = (self._unit[:-1], self._unit[1:])
-        first = torch.where(segments.falls, ends[0], ends[1] - segments.length)
-        last = torch.where(segments.falls, ends[0] + segments.length, ends[1])
+        # The left end of a live part is its higher end where the score falls, else its lower end.
+        falls = self._segments.falls.double()
+        first, last = (self._segments.position(depth, self._unit[:-1], self._unit[1:]) for depth in (1 - falls, falls))
         return self._place(first), self._place(last)
 
 

@@ -73,7 +73,7 @@ def _sampled(score: Score, domain: Interval, alpha: Tensor) -> tuple[Tensor, Ten
     values, dtype = read_score(score, domain.nodes, domain, alpha)
     values = values.unflatten(-1, (domain.resolution, -1))
     if isinstance(score, Tensor) or not is_eager_cpu(values, alpha):
-        return edges, values, dtype, math.nan, View.of(values.detach(), edges.diff(), volume, alpha).normalizer
+        return edges, values, dtype, math.nan, View.of(values.detach(), edges[:-1], edges[1:], volume, alpha).normalizer
 
     def at(unit: Tensor) -> Tensor:
         return read_score(score, (low + (high - low) * unit).to(dtype), domain, alpha)[0]
@@ -174,20 +174,21 @@ class IntervalPrediction(LinePrediction):
             -1
         )
 
-    def _quantile(self, probability: Tensor) -> Tensor:
+    def _icdf(self, share: Tensor) -> Tensor:
+        """The quantile, differentiable in the probability, in the score and in α."""
+
         def residual(points: Tensor) -> tuple[Tensor, Tensor]:
             # Slope 0 prevents Newton steps at ends of the support; residual 0 prevents steps due to rounding errors.
-            density, excess = self._log_density(points).exp().detach(), self._cdf(points) - probability
+            density, excess = self._log_density(points).exp().detach(), self._cdf(points) - share
             settled = excess.detach().abs() < _ROUNDING
             slope = torch.where(density * self._length > _LEAST_DENSITY, density, 0)
             return excess - torch.where(settled, excess.detach(), 0), slope
 
-        points = implicit_root(self._rough_quantile(probability), residual)
-        return torch.where((probability >= 0) & (probability <= 1), points, torch.nan)
+        return implicit_root(self._rough_quantile(share), residual)
 
     def _rough_quantile(self, probability: Tensor) -> Tensor:
         """Quantiles to about 1e-9 of a cell's length, without gradient."""
-        points = self._at(*locate_quantile(self._parts, probability.clamp(0, 1))).detach()
+        points = self._at(*locate_quantile(self._parts, probability)).detach()
         return torch.where(self._masses.detach().sum(-1) > 0, points, torch.nan)
 
     @torch.no_grad()

@@ -162,10 +162,6 @@ class UnitMeasure:
         finite = torch.where(known, scores - self.top[each], 0)
         return torch.where(known, finite * self.factor[each], -torch.inf)
 
-    def unscaled(self, scaled: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-        """f of scaled scores f̃ (…, *batch)."""
-        return self.top + scaled / self.factor
-
     def normalizer(self, normalizer: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
         """A from Ã; −∞ where the score is −inf everywhere."""
         shrink = (1 - self.alpha) * self.log_volume

@@ -14,12 +14,13 @@ from contmax._typing import Bool, Float
 from contmax.deformed import log1p_over, log_beta
 from contmax.densities import Density, Landmarks
 from contmax.densities._density import Condition
+from contmax.densities._mixture import WeightedSum
 from contmax.densities._region import Intervals
 from contmax.prediction._live_parts import take
 from contmax.prediction._normalizer import UnitMeasure
 
 
-class Prediction(Density):
+class Prediction(WeightedSum):
     r"""The Ω_α-map of a score: :math:`p(t) = \exp_{2-\alpha}(f(t) - A) = [(\alpha-1)(f(t)-\lambda)]_+^{1/(\alpha-1)}`.
 
     Made by :func:`contmax.regularized_prediction`. Computed in float64; results have the dtype of the score.
@@ -93,30 +94,13 @@ class Prediction(Density):
 
     def _moment(self, values: Tensor) -> Tensor:
         """Σ mass·values over the nodes; values (*batch, n, *rest)."""
-        extra = values.dim() - self._masses.dim()
-        return (self._masses.reshape(self._masses.shape + (1,) * extra) * values).sum(self._masses.dim() - 1)
+        return self._average(values, values.dim() - self._masses.dim())
 
-    @property
-    def mean(self) -> Tensor:
-        """E_p[t]."""
-        return self._round(self._moment(self._nodes))
+    def _weights(self) -> Tensor:
+        return self._masses
 
-    def _centred(self) -> Tensor:
-        """t − E_p[t] at the nodes."""
-        return self._nodes - self._moment(self._nodes).unsqueeze(self._masses.dim() - 1)
-
-    @property
-    def variance(self) -> Tensor:
-        """Variance of each coordinate."""
-        return self._round(self._moment(self._centred().square()))
-
-    @property
-    def covariance_matrix(self) -> Float[Tensor, "*batch N N"]:
-        """Covariance; in one dimension the variance as a 1×1 matrix."""
-        if not self.event_shape:
-            return self.variance[..., None, None]
-        offset = self._centred()
-        return self._round(self._moment(offset[..., :, None] * offset[..., None, :]))
+    def _moment_of_parts(self, name: str) -> Tensor | float:
+        return self._nodes if name == "mean" else 0.0
 
     def entropy(self) -> Float[Tensor, "*batch"]:
         """Shannon entropy in nats."""
@@ -154,10 +138,8 @@ class Prediction(Density):
     def _round(self, tensor: Tensor) -> Tensor:
         return tensor.to(self._dtype)
 
-    @property
-    def loc(self) -> Tensor:  # type: ignore[override]
-        """A tensor that carries dtype and device of the prediction."""
-        return self._round(self._normalizer)
+    loc = normalizer
+    """A tensor that carries dtype and device of the prediction."""
 
     def __repr__(self) -> str:
         alpha = f"{self.alpha:g}" if isinstance(self.alpha, float) else f"tensor of shape {tuple(self.alpha.shape)}"
@@ -178,7 +160,8 @@ class ContinuousPrediction(Prediction):
 
     def _score(self, points: Tensor) -> Tensor:
         excess, inside = self._excess(points)
-        score = self._form.unscaled(torch.where(inside, excess, 0) + self._unit_normalizer)
+        scaled = torch.where(inside, excess, 0) + self._unit_normalizer
+        score = self._form.top + scaled / self._form.factor
         return self._nan_at_nan(points, torch.where(inside, score, -torch.inf))
 
 
@@ -186,6 +169,7 @@ class LinePrediction(ContinuousPrediction):
     """A prediction on the line, divided into pieces: intervals on which density and score are smooth."""
 
     has_rsample = True
+    sample = Density.sample  # not by drawing one of the nodes
     _sliver: Tensor | float = 0.0
     """Length to which a jump of the score is located: shorter gaps and intervals of the support are artefacts."""
 
@@ -214,24 +198,12 @@ class LinePrediction(ContinuousPrediction):
     def rsample(self, sample_shape: _size = Size()) -> Tensor:  # noqa: B008
         """Draws by the inverse cdf, with gradients to the score and α; shape ``sample_shape + batch_shape``."""
         shape = self._extended_shape(Size(sample_shape))
-        return self._round(self._quantile(torch.rand(shape, dtype=torch.float64, device=self._unit_normalizer.device)))
+        return self._round(self._icdf(torch.rand(shape, dtype=torch.float64, device=self._unit_normalizer.device)))
 
     def cdf(self, value: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
         """P(T ≤ t), to the accuracy of the prediction; arguments as ``log_prob``."""
         points = self._points(value)
         return self._nan_at_nan(points, self._cdf(points)).to(self._result_dtype(value))
-
-    @abstractmethod
-    def _cdf(self, points: Tensor) -> Tensor:
-        """:meth:`cdf` in float64; the result at NaN points is not used."""
-
-    def icdf(self, value: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-        """The quantile of a probability in [0, 1], NaN elsewhere; differentiable in it, in the score and in α."""
-        return self._quantile(self._points(value)).to(self._result_dtype(value))
-
-    @abstractmethod
-    def _quantile(self, probability: Tensor) -> Tensor:
-        """:meth:`icdf` in float64."""
 
     def _points(self, value: Tensor) -> Tensor:
         """The points in float64, expanded over the batch."""
@@ -258,7 +230,7 @@ class LinePrediction(ContinuousPrediction):
             low, high = start.amin(0), stop.amax(0)
         bends = self._bends()
         bends = bends.reshape(-1, *(1 for _ in self.batch_shape)).expand(-1, *self.batch_shape)
-        centre, width = self._moment(self._nodes), 0.5 * (high - low).detach()
+        centre, width = self._mean(), 0.5 * (high - low).detach()
         return Landmarks(low, high, centre, width, bends, torch.cat([start, stop]), bounded=True)
 
 

@@ -43,7 +43,14 @@ def read_score(
             "Pass a function of t, or its values at domain.nodes."
         )
     _check_values(values, points, domain)
-    return _over_batch(values, alpha).double(), torch.promote_types(values.dtype, points.dtype)
+    try:
+        batch = torch.broadcast_shapes(values.shape[:-1], alpha.shape)
+    except RuntimeError:
+        raise ValueError(
+            f"alpha of shape {tuple(alpha.shape)} does not broadcast with a batch of scores of shape "
+            f"{tuple(values.shape[:-1])}. Pass one alpha, or one per score."
+        ) from None
+    return values.expand(*batch, -1).double(), torch.promote_types(values.dtype, points.dtype)
 
 
 def checked_alpha(alpha: float | int | Tensor, device: torch.device) -> Float[Tensor, "..."]:
@@ -61,20 +68,6 @@ def checked_alpha(alpha: float | int | Tensor, device: torch.device) -> Float[Te
     if not 0 < alpha < torch.inf:
         raise ValueError(f"alpha must be positive and finite; got {alpha}. 1 is exponential, 2 is the sparse map.")
     return torch.full((), alpha, dtype=torch.float64, device=device)
-
-
-def _over_batch(values: Tensor, alpha: Tensor) -> Tensor:
-    """Values expanded to the common batch of scores and α."""
-    if not alpha.shape:
-        return values
-    try:
-        batch = torch.broadcast_shapes(values.shape[:-1], alpha.shape)
-    except RuntimeError:
-        raise ValueError(
-            f"alpha of shape {tuple(alpha.shape)} does not broadcast with a batch of scores of shape "
-            f"{tuple(values.shape[:-1])}. Pass one alpha, or one per score."
-        ) from None
-    return values.expand(*batch, values.shape[-1])
 
 
 def _called(score: Callable[[Tensor], Tensor], points: Tensor) -> Tensor:

@@ -149,10 +149,10 @@ def refined(
     most = min(_MOST_CELLS, _MOST_CELLS_OF_BATCH // max(1, values.shape[:-2].numel()))
     shortest = (right - left).min() * 2.0**-_MOST_HALVINGS
     new = torch.ones_like(left, dtype=torch.bool)
-    view = View.of(values.detach(), right - left, volume, alpha)
+    view = View.of(values.detach(), left, right, volume, alpha)
     while len(left) <= most:
         coarse = new & (right - left > shortest)
-        coarse[coarse.clone()] = _too_coarse(values.detach(), left, right, view, noise, coarse)
+        coarse[coarse.clone()] = _too_coarse(view, noise, coarse)
         if not bool(coarse.any()):
             if bool(new.all()):
                 break
@@ -166,25 +166,19 @@ def refined(
         new = torch.arange(len(left), device=left.device) >= len(left) - len(new_left)
         order = left.argsort()
         left, right, values, new = left[order], right[order], values[..., order, :], new[order]
-        view = View.of(values.detach(), right - left, volume, alpha)
-    misplaced = torch.zeros_like(view.normalizer)
-    if len(left) > most:
-        misplaced = _misplaced(read, values.detach(), left, right, view, alpha, noise)
+        view = View.of(values.detach(), left, right, volume, alpha)
+    misplaced = _misplaced(read, view, noise) if len(left) > most else torch.zeros_like(view.normalizer)
     return torch.cat([left, right[-1:]]), values, misplaced, view.normalizer
 
 
 @torch.no_grad()
-def _misplaced(
-    read: Read, values: Tensor, left: Tensor, right: Tensor, view: "View", alpha: Tensor, noise: Noise
-) -> Float[Tensor, "*batch"]:
+def _misplaced(read: Read, view: "View", noise: Noise) -> Float[Tensor, "*batch"]:
     """Misplaced mass, estimated from points between the nodes and from cells with several extrema."""
-    length = right - left
+    alpha, alive, left, length = view.form.alpha, view.alive, view.left, view.right - view.left
     local = 2 * spread_points(_HELD_OUT * len(left), 1, left.device).reshape(len(left), _HELD_OUT) - 1
     points = left[:, None] + length[:, None] * (1 + local) / 2
     exact = read(points.flatten()).unflatten(-1, local.shape)
-    alive = (values > -torch.inf).all(-1)
-    scaled = view.form.scaled(values)
-    coefficients = legendre_coefficients(torch.where(alive[..., None], scaled, 0))
+    coefficients = legendre_coefficients(view.scores)
     slope = legendre_sum(legendre_slope(coefficients)[..., None, :], local).abs() * 2 / length[:, None]
     size = view.form.factor[..., None, None] * torch.where(exact == -torch.inf, 0, exact).abs()
     held_out = HeldOut.between(
@@ -196,8 +190,8 @@ def _misplaced(
     between = held_out.misplaced(view.normalizer, alpha, weights).nan_to_num(0)
     lines = Lines.over(coefficients, alive, length / 2)
     by_parts = live_parts(lines, view.normalizer, alpha, PART_NODES).mass.flatten(-2).sum(-1)
-    _, rule = gauss_legendre(values.shape[-1], values.device)
-    density = exp_beta(scaled - view.normalizer[..., None, None], 2 - alpha[..., None, None])
+    _, rule = gauss_legendre(coefficients.shape[-1], left.device)
+    density = exp_beta(view.scores - view.normalizer[..., None, None], 2 - alpha[..., None, None])
     by_nodes = torch.where(alive, length * (rule / 2 * density).sum(-1), 0)
     # Live parts presuppose at most one extremum per cell; with more, compare their mass with the mass at the nodes.
     folded = torch.where(lines.turns > 1, (by_parts - by_nodes).abs(), 0).sum(-1)
@@ -213,23 +207,35 @@ def _read_cells(read: Read, left: Tensor, right: Tensor, count: int) -> Tensor:
 
 @dataclass(frozen=True)
 class View:
-    """An estimate of the density from samples: Ã, and the escort ∫p^{2−α}, which weights errors of the scores."""
+    """Samples of a score, and an estimate of its density: Ã, and the escort ∫p^{2−α}, which weights errors of f̃."""
 
+    values: Float[Tensor, "*batch C q"]
+    """Scores at the Gauss nodes of all cells, without gradient."""
+    left: Float[Tensor, "C"]
+    right: Float[Tensor, "C"]
     form: UnitMeasure
     normalizer: Float[Tensor, "*batch"]
     escort: Float[Tensor, "*batch"]
 
     @classmethod
-    def of(
-        cls, values: Float[Tensor, "*batch C q"], length: Float[Tensor, "C"], volume: Tensor, alpha: Tensor
-    ) -> "View":
-        """The estimate from scores at the Gauss nodes of all cells."""
-        values, (_, rule) = values.flatten(-2), gauss_legendre(values.shape[-1], values.device)
-        form = UnitMeasure.of(values, volume, alpha)
-        weights = (length[:, None] * rule / 2).flatten()
-        scores = form.scaled(values)
+    def of(cls, values: Tensor, left: Tensor, right: Tensor, volume: Tensor, alpha: Tensor) -> "View":
+        """The estimate from scores at the Gauss nodes of the cells between `left` and `right`."""
+        _, rule = gauss_legendre(values.shape[-1], values.device)
+        form = UnitMeasure.of(values.flatten(-2), volume, alpha)
+        weights = ((right - left)[:, None] * rule / 2).flatten()
+        scores = form.scaled(values.flatten(-2))
         normalizer = normalizer_on_nodes(scores, weights, alpha)
-        return cls(form, normalizer, (weights * _escort(scores, normalizer, alpha)).sum(-1))
+        return cls(values, left, right, form, normalizer, (weights * _escort(scores, normalizer, alpha)).sum(-1))
+
+    @property
+    def alive(self) -> Bool[Tensor, "*batch C"]:
+        """Whether the score is finite at all nodes of a cell."""
+        return (self.values > -torch.inf).all(-1)
+
+    @property
+    def scores(self) -> Float[Tensor, "*batch C q"]:
+        """Scaled scores f̃, 0 on cells that are not alive."""
+        return torch.where(self.alive[..., None], self.form.scaled(self.values), 0)
 
 
 def _escort(scores: Float[Tensor, "*batch n"], normalizer: Float[Tensor, "*batch"], alpha: Tensor) -> Tensor:
@@ -237,22 +243,13 @@ def _escort(scores: Float[Tensor, "*batch n"], normalizer: Float[Tensor, "*batch
     return power_on_support(density, 2 - alpha[..., None])
 
 
-def _too_coarse(
-    values: Float[Tensor, "*batch C q"],
-    left: Float[Tensor, "C"],
-    right: Float[Tensor, "C"],
-    view: View,
-    noise: Noise,
-    chosen: Bool[Tensor, "C"],
-) -> Bool[Tensor, "c"]:
+def _too_coarse(view: View, noise: Noise, chosen: Bool[Tensor, "C"]) -> Bool[Tensor, "c"]:
     """Whether to halve each chosen cell, because a score of the batch, its extrema or its density is not resolved."""
     alpha, normalizer = view.form.alpha, view.normalizer
-    alive = (values > -torch.inf).all(-1)
-    scores = torch.where(alive[..., None], view.form.scaled(values), 0)
-    coefficients = legendre_coefficients(scores)
-    gap = _gaps(coefficients, alive)[..., chosen]
-    values, scores, coefficients = (field[..., chosen, :] for field in (values, scores, coefficients))
-    alive, left, right = alive[..., chosen], left[chosen], right[chosen]
+    coefficients = legendre_coefficients(view.scores)
+    gap = _gaps(coefficients, view.alive)[..., chosen]
+    values, scores, coefficients = (field[..., chosen, :] for field in (view.values, view.scores, coefficients))
+    alive, left, right = view.alive[..., chosen], view.left[chosen], view.right[chosen]
     length, reach = right - left, torch.maximum(noise.points(left), noise.points(right))
     lines = Lines.over(coefficients, alive, length / 2)
     _, rule = gauss_legendre(values.shape[-1], values.device)

@@ -16,7 +16,7 @@ from contmax.viz._arguments import (
     require_matplotlib,
     require_something,
 )
-from contmax.viz._line import LineMember, line_members, one_line_member
+from contmax.viz._line import LineMember, line_members
 from contmax.viz._plane import MassEllipse, grid_heights, mass_ellipses, plane_view
 
 _GRID = 201
@@ -128,7 +128,7 @@ def plot_series_attention(
     series = None if values is None else _channels(values, len(where))
     meaning = f"one weight for each of {len(where)} observations, shape ({len(where)},)"
     shares = checked_weights(weights, (len(where),), meaning, index)
-    member = one_line_member(density, index)
+    member = None if density is None else line_members(density, index, ())[0]
     drawn = axes_for(ax)
     if series is not None:
         _draw_series(drawn, where, series)

@@ -108,9 +108,7 @@ class LineMember:
 
     def _overlap(self, edges: Tensor) -> Tensor:
         """The length of the support between neighbouring edges."""
-        stretches = self.stretches()
-        if not stretches:
-            return edges.diff()
+        stretches = self.stretches() or [(-math.inf, math.inf)]
         parts = [edges[1:].clamp(max=end) - edges[:-1].clamp(min=start) for start, end in stretches]
         return torch.stack(parts).clamp(min=0).sum(0)
 
@@ -138,11 +136,6 @@ def line_members(density: Distribution, index: Index = (), shape: tuple[int, ...
         )
     wide = unchecked(density, torch.float64)
     return [LineMember(wide, place) for place in places]
-
-
-def one_line_member(density: Distribution | None, index: Index = ()) -> LineMember | None:
-    """The only member at `index`; None if there is no density."""
-    return None if density is None else line_members(density, index, ())[0]
 
 
 def _merged(intervals: list[tuple[float, float]]) -> list[tuple[float, float]]:

@@ -204,12 +204,12 @@ def numbers(shares: Sequence[float]) -> str:
     return f"[{','.join(short)}]"
 
 
-def most_attended(names: Sequence[str], shares: Tensor, count: int = 8) -> str:
-    """A sentence, escaped for HTML, that lists the `count` names with the largest shares above 0."""
+def most_attended(names: Sequence[str], shares: Tensor) -> str:
+    """A sentence, escaped for HTML, that lists the eight names with the largest shares above 0."""
     values, order = shares.sort(descending=True, stable=True)
     found = [
         f"<bdi>“{escaped(names[place])}”</bdi> {percent(value)}"
-        for value, place in zip(values[:count].tolist(), order[:count].tolist(), strict=True)
+        for value, place in zip(values[:8].tolist(), order[:8].tolist(), strict=True)
         if value > 0
     ]
     return f"Most attended: {', '.join(found)}." if found else "Nothing is attended."

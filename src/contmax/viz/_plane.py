@@ -54,7 +54,12 @@ class MassEllipse:
 
 def mass_ellipses(density: Distribution, index: Index = ()) -> list[list[MassEllipse]] | None:
     """Ellipses of each member at `index`, or of all components of a mixture; None if the density is not elliptical."""
-    require_plane(density)
+    require_density(density)
+    if tuple(density.event_shape) != (2,):
+        raise TypeError(
+            f"density must lie in the plane; got {type(density).__name__} with event shape "
+            f"{tuple(density.event_shape)}. Pass e.g. contmax.densities.TruncatedParaboloid."
+        )
     component: Any = getattr(density, "component_distribution", density)
     if not all(hasattr(component, name) for name in ("loc", "scale_tril")):
         return None
@@ -118,22 +123,11 @@ def radius_of_share(share: float, alpha: float, threshold: float) -> float:
     return math.sqrt(-2 * outside if alpha == 1 else 2 * threshold * math.expm1(outside * (1 - 1 / alpha)))
 
 
-def require_plane(density: Distribution) -> None:
-    """Raise an error unless `density` is a density in the plane."""
-    require_density(density)
-    if tuple(density.event_shape) != (2,):
-        raise TypeError(
-            f"density must lie in the plane; got {type(density).__name__} with event shape "
-            f"{tuple(density.event_shape)}. Pass e.g. contmax.densities.TruncatedParaboloid."
-        )
-
-
 @torch.no_grad()
 def grid_heights(
     density: Distribution, first: Float[Tensor, "m"], second: Float[Tensor, "n"], index: Index = ()
 ) -> list[Float[Tensor, "m n"]]:
     """p at all pairs of coordinates `first` × `second`, for each member at `index`."""
-    require_plane(density)
     batch = density.batch_shape
     points = torch.stack(torch.meshgrid(first, second, indexing="ij"), -1).to(density.mean.device)
     spread = points.reshape(-1, *(1 for _ in batch), 2)

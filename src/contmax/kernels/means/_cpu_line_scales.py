@@ -2,9 +2,9 @@
 
 All arithmetic is in float64, because near α = 1 the phase is ν times a small number. The law needs the variance of a
 β-Gaussian, η = 1/ν and a normaliser, with their derivatives; `contmax.densities._profile`,
-`contmax.numerics._gamma_ratio`, `contmax.expectations._scale_law` and `contmax.expectations._scale_mean` have the
-formulas. Numbers of a density are computed once for its row. Functions that underflow on its support are skipped; the
-others fill the blocks of `_cpu_scale_path`, where the line is a plane with c = g = 0.
+`contmax.numerics._radial` and `contmax.expectations._scale_mean` have the formulas. Numbers of a density are
+computed once for its row. Functions that underflow on its support are skipped; the others fill the blocks of
+`_cpu_scale_path`, where the line is a plane with c = g = 0.
 """
 
 import math
@@ -34,7 +34,7 @@ _STIRLING_FROM = 10.0
 
 @njit(error_model="numpy")
 def _gamma_ratio(gap):  # type: ignore[no-untyped-def]
-    """G₁(ε) of `contmax.numerics._gamma_ratio`, and its derivative."""
+    """G₁(ε) of `contmax.numerics._radial`, and its derivative."""
     sign = -1.0 if gap < 0 else 1.0
     size = sign * gap
     offset = _SHIFT + 0.75 * sign

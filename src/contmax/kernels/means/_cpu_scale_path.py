@@ -1,9 +1,9 @@
 """The mean of a Gaussian over the law of its scale and its slopes, by blocks of pairs, in float32 or float64.
 
-The torch reference in `contmax.expectations` (`_scale_law`, `_plane_form`) explains the algorithm, the numbers a, b, c,
-n, g, and the path. The rows of a block lie in one array at known distances, so that LLVM sees that rows do not overlap;
-`f`, the dtype of the array, converts constants to its precision. The polynomials of sin and cos are from Cephes, the
-polynomial of arctan is minimax (Remez).
+The torch reference in `contmax.expectations` (`_scale_mean`, `_gaussian_forms`) explains the algorithm, the numbers a,
+b, c, n, g, and the path. The rows of a block lie in one array at known distances, so that LLVM sees that rows do not
+overlap; `f`, the dtype of the array, converts constants to its precision. The polynomials of sin and cos are from
+Cephes, the polynomial of arctan is minimax (Remez).
 """
 
 import math

@@ -4,8 +4,8 @@
 α = 1, or `edges`. The host never reads α. The torch reference is `contmax.expectations._line_scales`.
 
 With t = μ + bξ the density in ξ is C(ε) (1 − εξ²)^{1/ε}, ε = α − 1, which is exp(−ξ²)/√π at ε = 0. The formulas for b
-and C are those of `contmax.densities._profile`, `contmax.numerics._gamma_ratio` and `stirling_factor` in
-`contmax.expectations._scale_law`, in float64, which costs little, since b and C are computed once for a density.
+and C are those of `contmax.densities._profile`, `contmax.numerics._radial` and `stirling_factor` in
+`contmax.expectations._scale_mean`, in float64, which costs little, since b and C are computed once for a density.
 """
 
 import torch
@@ -42,7 +42,7 @@ def _gap_in_range(gap):
 
 @triton.jit
 def _gamma_ratio(gap):
-    """G₁(ε) of `contmax.numerics._gamma_ratio`, and its derivative."""
+    """G₁(ε) of `contmax.numerics._radial`, and its derivative."""
     sign = tl.where(gap < 0.0, -1.0, 1.0).to(tl.float64)
     size = sign * gap
     offset = 8.0 + 0.75 * sign

@@ -9,7 +9,7 @@ windows of `_gpu_windows`. Where a window ends with the support, the integrand i
 this end, so the nodes are denser at both ends.
 
 **Heavy tails**, α < 1: the mean over the law of the scale, a Gamma law. The rule is that of `_half_line` in
-`contmax.expectations._scale_law`: nodes s with ln s = high − sinh w.
+`contmax.expectations._scale_mean`: nodes s with ln s = high − sinh w.
 """
 
 import triton

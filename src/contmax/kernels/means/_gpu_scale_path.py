@@ -1,7 +1,7 @@
 """The mean of a Gaussian on the plane over the law of its scale, for every pair of a block, in float32.
 
-The arithmetic is that of `contmax.expectations._scale_law` and `contmax.expectations._plane_form`, which explain the
-numbers a, b, c, n, g of a pair and the path. Polynomials of arg, sin and cos are from Cephes.
+The arithmetic is that of `contmax.expectations._scale_mean` and `contmax.expectations._gaussian_forms`, which explain
+the numbers a, b, c, n, g of a pair and the path. Polynomials of arg, sin and cos are from Cephes.
 """
 
 import triton
