@@ -10,19 +10,19 @@ from torch import Tensor
 
 from contmax.kernels.cpu._compiled import kernel
 from contmax.kernels.cpu._lanes import wide_vectors
-from contmax.kernels.cpu._threads import over_rows
+from contmax.kernels.cpu._threads import matrix_of, over_rows
 from contmax.kernels.rows._cpu_evaluate import REDUCTION
 
 
 def listed_weights(p: Tensor, longest: int) -> tuple[Tensor, Tensor] | None:
     """Keys and weights of the nonzero entries of p (heads, queries, L); None if a row has more than `longest`."""
-    matrix, counts = _rows(p), p.new_empty(p.shape[:2].numel(), dtype=torch.int64)
+    matrix, counts = matrix_of(p), p.new_empty(p.shape[:2].numel(), dtype=torch.int64)
     over_rows(count_rows, matrix, counts.numpy())
     width = int(counts.max()) if counts.numel() else 0
     if width > longest:
         return None
     keys, weights = (p.new_zeros((*p.shape[:2], max(width, 1)), dtype=kind) for kind in (torch.int32, p.dtype))
-    over_rows(list_rows, matrix, _rows(keys), _rows(weights))
+    over_rows(list_rows, matrix, matrix_of(keys), matrix_of(weights))
     return keys, weights
 
 
@@ -30,14 +30,14 @@ def listed_means(keys: Tensor, weights: Tensor, value: Tensor) -> Tensor:
     """Means (heads, queries, c) of the values (key heads, L, c) by the listed weights."""
     out = value.new_empty((*keys.shape[:2], value.shape[-1]))
     group = keys.shape[0] // value.shape[0]
-    over_rows(mean_rows, *map(_rows, (out, keys, weights)), value.numpy(force=True), keys.shape[1], group)
+    over_rows(mean_rows, *map(matrix_of, (out, keys, weights)), value.numpy(force=True), keys.shape[1], group)
     return out
 
 
 def listed_products(keys: Tensor, weights: Tensor, g: Tensor, value: Tensor) -> Tensor:
     """⟨g, v⟩ for each entry of the lists, from cotangents g (heads, queries, c) and values (key heads, L, c)."""
     products = torch.empty_like(weights)
-    arrays = (*map(_rows, (products, keys, weights, g)), value.numpy(force=True))
+    arrays = (*map(matrix_of, (products, keys, weights, g)), value.numpy(force=True))
     group = keys.shape[0] // value.shape[0]
     over_rows(product_rows, *arrays, keys.shape[1], group, work=g.shape[-1])
     return products
@@ -50,21 +50,13 @@ def add_listed_gradients(
 
     `lists` are keys, weights and gradients of the scores; g (heads, queries, c) is the cotangent of the means.
     """
-
-    def gradients(heads, *arguments):  # type: ignore[no-untyped-def]
-        """Call `gradient_heads` without `heads`, an array whose size tells `over_rows` the amount of work."""
-        gradient_heads(*arguments)
-
     d_query = torch.empty_like(query)
+    # Its size tells `over_rows` the amount of work.
     heads = query.new_empty((len(d_key), lists[0].numel() // max(len(d_key), 1)), dtype=torch.int8)
     sums = [x.numpy() for x in (d_key, d_value, d_query)]
     given = [x.numpy(force=True) for x in (query, key, g)]
-    over_rows(gradients, heads.numpy(), *sums, *map(_rows, lists), *given, work=query.shape[-1])
+    over_rows(gradient_heads, heads.numpy(), *sums, *map(matrix_of, lists), *given, work=query.shape[-1])
     return d_query
-
-
-def _rows(x: Tensor):  # type: ignore[no-untyped-def]
-    return x.numpy(force=True).reshape(-1, x.shape[-1])
 
 
 @kernel(fastmath=REDUCTION)
@@ -126,7 +118,7 @@ def product_rows(products, keys, weights, g, value, queries, group, start, stop)
 
 
 @kernel(fastmath=REDUCTION)
-def gradient_heads(dk, dv, dq, keys, weights, slopes, query, key, g, start, stop):  # type: ignore[no-untyped-def]
+def gradient_heads(heads, dk, dv, dq, keys, weights, slopes, query, key, g, start, stop):  # type: ignore[no-untyped-def]
     """From `slopes`, the gradients of the scores: write dq (heads, queries, d), add to dk and dv (key heads, L, ·)."""
     wide_vectors()
     group, queries = query.shape[0] // dk.shape[0], query.shape[1]

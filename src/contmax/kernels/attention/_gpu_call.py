@@ -90,13 +90,10 @@ class AttentionKind(NamedTuple):
         names = ["qb", "qh", "qi", "kb", "kh", "kj", "vb", "vh", "vj", "mb", "mh", "mi", "mj", "bb", "bh", "bi", "bj"]
         strides = (*self.strides, self.mask_strides or _NO_STRIDES, self.bias_strides or _NO_STRIDES)
         return {
+            **self._asdict(),
             "abreast": self.tuning.abreast,
-            "queries": self.queries,
-            "keys": self.keys,
             "diagonal": 0 if self.diagonal is None else self.diagonal,
-            "heads": self.heads,
             "group": self.group,
-            "scale": self.scale,
             # Subtract in float64, before α − 1 is rounded to float32.
             "fixed_epsilon": 0.0 if self.alpha is None else self.alpha - 1,
             **dict(zip(names, itertools.chain(*strides), strict=True)),
@@ -143,27 +140,12 @@ class AttentionCall:
         if spans is not None:
             self.limits = spans.expand(*shape[:3], 2).to(torch.int32).contiguous()
         (batch, heads, queries, channels), (groups, keys), width = query.shape, key.shape[1:3], value.shape[3]
-        self.kind = AttentionKind(
-            batch,
-            heads,
-            groups,
-            queries,
-            keys,
-            channels,
-            width,
-            tuple([x.stride()[:3] for x in (self.query, self.key, self.value)]),
-            number,
-            diagonal,
-            scale,
-            mask_strides,
-            bias_strides,
-            lengths is not None,
-            spans is not None,
-            query.dtype,
-            self.bias.dtype,
-            query.get_device(),
-            TUNING.for_heads(width_of_block(max(channels, width)), query),
-        )
+        sizes = (batch, heads, groups, queries, keys, channels, width)
+        strides = tuple([x.stride()[:3] for x in (self.query, self.key, self.value)])
+        extras = (mask_strides, bias_strides, lengths is not None, spans is not None)
+        tuning = TUNING.for_heads(width_of_block(max(channels, width)), query)
+        storage = (query.dtype, self.bias.dtype, query.get_device())
+        self.kind = AttentionKind(*sizes, strides, number, diagonal, scale, *extras, *storage, tuning)
 
 
 def _with_strides(bias: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, tuple[int, ...]]:

@@ -7,12 +7,7 @@ from torch import Tensor
 
 from contmax._operator import operator
 from contmax.kernels.attention._sizes import LIST_CAPACITY, most_keys_of_decoding, widest_head
-from contmax.kernels.attention._tensors import (
-    AttentionGradients,
-    AttentionLists,
-    AttentionOptions,
-    empty_attended,
-)
+from contmax.kernels.attention._tensors import AttentionGradients, AttentionLists, AttentionOptions, empty_attended
 
 # List entries have 32-bit indices, and the axis of heads in a grid of programs has at most this size.
 _MOST_ENTRIES, _MOST_HEADS = 2**31, 65535

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
+from torch import Tensor
 
 # One thread computes fewer elements than this faster than it hands them to another thread.
 _SMALLEST_SHARE = 32768
@@ -24,6 +25,17 @@ def _workers(count: int) -> ThreadPoolExecutor:
 
 # A forked child inherits the pools but not their threads.
 os.register_at_fork(after_in_child=_workers.cache_clear)
+
+
+def array_of(tensor: Tensor) -> Any:
+    """The tensor's numbers, in a contiguous array."""
+    # `force` computes lazy negations (`x.is_neg()`), and allocates zeros that have no memory.
+    return tensor.contiguous().numpy(force=True)
+
+
+def matrix_of(tensor: Tensor) -> Any:
+    """`array_of` with one row for each row along the tensor's last axis."""
+    return array_of(tensor).reshape(-1, tensor.shape[-1])
 
 
 def over_rows(kernel: Callable[..., None], matrix: Any, *arrays: Any, work: int = 1) -> None:

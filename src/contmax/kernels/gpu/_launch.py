@@ -104,10 +104,6 @@ class Block(NamedTuple):
     columns: int
     warps: int
 
-    def programs(self, rows: int) -> tuple[int]:
-        """The grid for this many rows."""
-        return (blocks_of(rows, self.rows),)
-
 
 # Columns of a tile, which a warp loads at once.
 CHUNK = 512

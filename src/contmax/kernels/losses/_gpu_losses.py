@@ -15,16 +15,7 @@ from torch import Tensor
 from contmax._caches import cached
 from contmax.kernels._counting import blocks_of, power_of_two
 from contmax.kernels.gpu._cached_launch import LAUNCHES, Launch
-from contmax.kernels.gpu._launch import (
-    CHUNK,
-    Rows,
-    as_rows,
-    byte_mask,
-    forward_block,
-    laid_out,
-    resolved,
-    side_by_side,
-)
+from contmax.kernels.gpu._launch import CHUNK, Rows, as_rows, byte_mask, forward_block, laid_out, resolved, side_by_side
 from contmax.kernels.rows._gpu_maps import Kind, solve_by_lists
 from contmax.kernels.rows._gpu_row_loss import (
     chunk_has_mass,
@@ -107,7 +98,7 @@ def _short_losses(rows: Rows, kind: Kind) -> Launch:
     block, width = forward_block(rows.columns, kind.order), statistics_width(rows.columns, kind.is_soft)
     constants = _constants(kind) | {"SPAN": CHUNK if rows.columns > CHUNK else 0, "R": block.rows, "B": block.columns}
     numbers = (rows.total, rows.columns, kind.epsilon, kind.smoothing, width, *rows.places)
-    return Launch(loss_rows, block.programs(rows.total), numbers, constants, block.warps)
+    return Launch(loss_rows, (blocks_of(rows.total, block.rows),), numbers, constants, block.warps)
 
 
 @cached(LAUNCHES)

@@ -5,13 +5,12 @@ These functions take eager CPU tensors; the kernels get arrays.
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from contmax.kernels.cpu._threads import over_rows
+from contmax.kernels.cpu._threads import array_of, matrix_of, over_rows
 from contmax.kernels.means._cpu_line_scales import line_scale_rows
 from contmax.kernels.means._cpu_scale_path import plane_rows
 from contmax.kernels.means._cpu_windows import window_rows
@@ -43,13 +42,10 @@ def window_values(
         r, (*batch, K), and ∂r/∂(μ, a, σ_j), (*batch, 3, K), or None.
     """
     r = loc.new_empty(*loc.shape, centre.shape[0])
-    reach, farthest = (5.6, 13.2) if loc.dtype == torch.float32 else (8.5, 37.4)
-    narrowness = 2 * max(1.0, ((2 * k + 3) / 5) ** 0.5)
-    numbers = np.array([k, narrowness, reach, farthest, constant / math.sqrt(2 * math.pi)])
-    densities = [_array(x).reshape(-1) for x in (loc, half)]
-    inputs = (*densities, numbers, *(_array(x) for x in (centre, width, *rule)))
+    densities = [array_of(x).reshape(-1) for x in (loc, half)]
+    inputs = (*densities, k, constant / math.sqrt(2 * math.pi), *(array_of(x) for x in (centre, width, *rule)))
     by = loc.new_empty(3 if with_slopes else 0, *r.shape)
-    over_rows(window_rows, _rows(r), by.numpy().reshape(len(by), loc.numel(), centre.shape[0]), *inputs)
+    over_rows(window_rows, matrix_of(r), by.numpy().reshape(len(by), loc.numel(), centre.shape[0]), *inputs)
     return r, by.movedim(0, -2) if with_slopes else None
 
 
@@ -71,11 +67,11 @@ def line_scale_means(
     """
     r = centre.new_empty(*loc.shape, centre.shape[0])
     by = centre.new_empty(4, *r.shape)
-    numbers = _array(alpha.double()).reshape(-1) if isinstance(alpha, Tensor) else np.array([alpha])
-    densities = (_array(loc).reshape(-1), _array(scale).reshape(-1), numbers)
+    numbers = array_of(alpha.double()).reshape(-1) if isinstance(alpha, Tensor) else np.array([alpha])
+    densities = (array_of(loc).reshape(-1), array_of(scale).reshape(-1), numbers)
     slopes = by.numpy().reshape(4, -1, centre.shape[0])
-    inputs = (*densities, _array(centre), _array(width), np.array(rule))
-    over_rows(line_scale_rows, _rows(r), slopes, *inputs, work=32)
+    inputs = (*densities, array_of(centre), array_of(width), np.array(rule))
+    over_rows(line_scale_rows, matrix_of(r), slopes, *inputs, work=32)
     return r, by.movedim(0, -2)
 
 
@@ -92,15 +88,6 @@ def plane_scale_means(form: Sequence[Tensor], order: float, rule: Sequence[float
     """
     numbers = torch.stack(tuple(form))
     out = numbers.new_empty(6, *numbers.shape[1:])
-    inputs, results = (_array(x).reshape(len(x), -1).T for x in (numbers, out))
+    inputs, results = (array_of(x).reshape(len(x), -1).T for x in (numbers, out))
     over_rows(plane_rows, inputs, order, np.array(rule), results, work=16)
     return out
-
-
-def _array(tensor: Tensor) -> Any:
-    # `force` is for tensors with a pending negation, and for zero tensors without storage.
-    return tensor.contiguous().numpy(force=True)
-
-
-def _rows(tensor: Tensor) -> Any:
-    return _array(tensor).reshape(-1, tensor.shape[-1])

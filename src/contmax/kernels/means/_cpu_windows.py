@@ -15,22 +15,19 @@ from contmax.kernels.cpu._lanes import wide_vectors
 _Z0, _DZ, _LEFT, _RIGHT, _SPAN, _NARROW, _ROWS = (np.uint64(i) for i in range(7))
 # Rows of the table of sums over the nodes.
 _VALUE, _BY_LOC, _BY_HALF, _BY_WIDTH, _ESCORT_LOC, _ESCORT_HALF, _SUMS = (np.uint64(i) for i in range(7))
-# Indices into `numbers`: k; the largest a/σ_j of a narrow density; the reach of a window, and the distance at which a
-# Gaussian underflows, both in standard deviations; C_k/√(2π).
-_K, _NARROWNESS, _REACH, _FARTHEST, _CONSTANT = (np.uint64(i) for i in range(5))
 
 
 @kernel(error_model="numpy")
-def window_rows(r, by, loc, half, numbers, centre, width, nodes, weights, start, stop):  # type: ignore[no-untyped-def]
+def window_rows(r, by, loc, half, order, constant, centre, width, nodes, weights, start, stop):  # type: ignore[no-untyped-def]
     """Write r of densities start…stop, and by = ∂r/∂(μ, a, σ_j) unless `by` has no rows.
 
-    Slopes are E[ψ′] for a narrow density or k = 0, and escort integrals otherwise.
+    `order` is k, and `constant` C_k/√(2π). Slopes are E[ψ′] for a narrow density or k = 0, else escort integrals.
     """
-    k, functions, with_slopes = centre.dtype.type(numbers[_K]), np.uint64(centre.shape[0]), by.shape[0] > 0
+    k, functions, with_slopes = centre.dtype.type(order), np.uint64(centre.shape[0]), by.shape[0] > 0
     windows, live = np.empty((_ROWS, functions), centre.dtype), np.empty(functions, np.uint64)
     sums = np.empty((_SUMS, functions), centre.dtype)
     for b in range(np.uint64(start), np.uint64(stop)):
-        count = _place(loc[b], half[b], numbers, centre, width, windows, live)
+        count = _place(loc[b], half[b], order, centre, width, windows, live)
         sums[:] = 0
         for n in range(np.uint64(nodes.shape[0])):
             if with_slopes:
@@ -41,7 +38,7 @@ def window_rows(r, by, loc, half, numbers, centre, width, nodes, weights, start,
         r[b] = by[:, b] = np.nan if loc[b] != loc[b] or half[b] != half[b] else 0.0
         for i in range(count):
             j = live[i]
-            factor = numbers[_CONSTANT] * windows[_SPAN, i] / width[j]
+            factor = constant * windows[_SPAN, i] / width[j]
             r[b, j] = factor * sums[_VALUE, i]
             if not with_slopes:
                 continue
@@ -55,12 +52,14 @@ def window_rows(r, by, loc, half, numbers, centre, width, nodes, weights, start,
 
 
 @njit(error_model="numpy")
-def _place(loc, half, numbers, centre, width, windows, live):  # type: ignore[no-untyped-def]
+def _place(loc, half, order, centre, width, windows, live):  # type: ignore[no-untyped-def]
     """Write the windows of one density and return their number; live[i] is the function of window i.
 
     The computation is in float64: an error of a window moves all its nodes, and the power k amplifies it.
     """
-    narrowness, reach, farthest = numbers[_NARROWNESS], numbers[_REACH], numbers[_FARTHEST]
+    # The largest a/σ_j of a narrow density; the reach of a window, and where a Gaussian underflows, in deviations.
+    narrowness = 2.0 * max(1.0, np.sqrt((2.0 * order + 3.0) / 5.0))
+    reach, farthest = (5.6, 13.2) if centre.itemsize == 4 else (8.5, 37.4)
     mu, a, count = np.float64(loc), np.float64(half), np.uint64(0)
     for j in range(np.uint64(centre.shape[0])):
         deviation = np.float64(width[j])

@@ -18,6 +18,7 @@ from contmax.kernels._counting import blocks_of, power_of_two
 from contmax.kernels.gpu._cached_launch import LAUNCHES, Launch
 from contmax.kernels.gpu._launch import laid_out, resolved
 from contmax.kernels.means._gpu_any_rules import BELL_NODES, EDGE_NODES, bell, bell_reach, edges, tails
+from contmax.kernels.means._gpu_pairs import Gradients, Parameters
 from contmax.kernels.means._gpu_windows import bounded, length_in_range, load_functions, nan_from
 from contmax.numerics import unit_gauss_legendre
 
@@ -102,18 +103,7 @@ def _tail_law(gap):
 
 
 @triton.jit
-def _values_and_slopes(
-    mu,
-    scale_ptr,
-    alpha_ptr,
-    row,
-    gap,
-    centre,
-    width,
-    bell_rule,
-    edge_rule,
-    PER_ROW: tl.constexpr,
-):
+def _values_and_slopes(mu, scale_ptr, alpha_ptr, row, gap, centre, width, bell_rule, edge_rule, PER_ROW: tl.constexpr):
     """r; ∂r/∂(μ, length, σ_j, α), where the rule's length is b, a or √V; ∂length/∂σ; NaN if μ, σ or α is, else 0."""
     sigma = tl.load(scale_ptr + row).to(tl.float64)
     gap = _gap_in_range(tl.load(alpha_ptr + row).to(tl.float64) - 1.0 if PER_ROW else sigma * 0.0 + gap)
@@ -122,8 +112,6 @@ def _values_and_slopes(
     b = length_in_range(tl.exp(log_b).to(tl.float32))
     # `moves` is ∂ ln length/∂α.
     length, moves = b, by_gap.to(tl.float32)
-    r, by_loc, by_length = tl.zeros_like(centre), tl.zeros_like(centre), tl.zeros_like(centre)
-    by_width, by_shape = tl.zeros_like(centre), tl.zeros_like(centre)
     if epsilon < _TAILS:
         x, log_norm, norm_slope = _tail_law(gap)
         share = 2.0 + 3.0 * gap
@@ -243,8 +231,9 @@ def any_bwd_kernel(
         tl.store(share_ptr + columns, by_width, known)
 
 
-def values(loc: Tensor, scale: Tensor, index: Tensor | None, centre: Tensor, width: Tensor, number: float) -> Tensor:
-    """r, (*batch, K), of β-Gaussians; α is the tensor `index`, (*batch), of any dtype, or `number` if that is None."""
+def values(given: Parameters, number: float) -> Tensor:
+    """r, (*batch, K), of β-Gaussians; α is a tensor, (*batch), of any dtype, or `number` if that is None."""
+    loc, scale, index, centre, width = given
     r = loc.new_empty(*loc.shape, centre.shape[0])
     if r.numel():
         alpha, gap = _alpha_and_gap(loc, index, number)
@@ -254,17 +243,9 @@ def values(loc: Tensor, scale: Tensor, index: Tensor | None, centre: Tensor, wid
     return r
 
 
-def gradients(
-    cotangent: Tensor,
-    loc: Tensor,
-    scale: Tensor,
-    index: Tensor | None,
-    centre: Tensor,
-    width: Tensor,
-    number: float,
-    needs_basis: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+def gradients(cotangent: Tensor, given: Parameters, number: float, needs_basis: bool) -> Gradients:
     """Gradients of loc, scale, α, centre and width; the last two have shape (0,) unless `needs_basis`."""
+    loc, scale, index, centre, width = given
     rows, columns = loc.numel(), centre.shape[0]
     alpha, gap = _alpha_and_gap(loc, index, number)
     block, warps = _block(columns, _BACKWARD_COLUMNS)

@@ -26,8 +26,8 @@ _MANY, _FEW_SLOPES = 2**16, 2
 # A sequence of more than _MANY_TURNS steps of the loop is divided into parts of at least _TURNS_OF_A_PART steps, until
 # there are _PROGRAMS programs.
 _MANY_TURNS, _TURNS_OF_A_PART, _PROGRAMS = 16, 4, 512
-# Numbers that a program of the backward pass writes, and numbers of a cotangent that it multiplies at a time.
-_WRITTEN, _MULTIPLIED = 4096, 512
+# Gradients of values that a program of the backward pass writes, and the most channels that it takes at a time.
+_WRITTEN, _CHANNELS = 4096, 512
 
 
 @triton.jit
@@ -96,7 +96,6 @@ def contexts_bwd_kernel(
     PLACES: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
-    MULTIPLIED: tl.constexpr,
 ):
     """If PLACES > 0, each of the first programs has one density's gradients; others have blocks of gradients of values.
 
@@ -109,9 +108,9 @@ def contexts_bwd_kernel(
         sequence = program.to(tl.int64)
         slopes = slopes_ptr + sequence * (PLACES + SCALES) * channels
         for n in tl.static_range(PLACES + SCALES):
-            total = tl.zeros([MULTIPLIED], tl.float32)
-            for start in range(0, channels, MULTIPLIED):
-                column = start + tl.arange(0, MULTIPLIED)
+            total = tl.zeros([COLUMNS], tl.float32)
+            for start in range(0, channels, COLUMNS):
+                column = start + tl.arange(0, COLUMNS)
                 known = column < channels
                 cotangent = tl.load(cotangent_ptr + sequence * channels + column, known, other=0.0)
                 total += cotangent * tl.load(slopes + n * channels + column, known, other=0.0)
@@ -260,11 +259,10 @@ def _launches_of_contexts(shape: tuple[int, ...], strides: tuple[int, ...], slop
 def _launch_of_gradients(shape: tuple[int, ...], shares: int, dimension: int, device: int) -> ReadyLaunch:
     """`shares`: rows of shares per sequence (0: values need no gradient); `dimension`: N (0: densities need none)."""
     batch, length, channels = shape
-    columns = min(power_of_two(channels), 512)
+    columns = min(power_of_two(channels), _CHANNELS)
     rows = _WRITTEN // columns
     row_blocks, column_blocks = blocks_of(length, rows), blocks_of(channels, columns)
     programs = (batch if dimension else 0) + (batch * row_blocks * column_blocks if shares else 0)
     kinds = {"SHARES": shares, "PLACES": dimension, "ROWS": rows, "COLUMNS": columns}
-    kinds["MULTIPLIED"] = min(power_of_two(channels), _MULTIPLIED)
     numbers = (batch, length, channels, row_blocks, column_blocks)
     return ReadyLaunch(Launch(contexts_bwd_kernel, (programs,), numbers, kinds, contracts=True), device)

@@ -214,10 +214,8 @@ def _basis_gradients(shares: Tensor) -> tuple[Tensor, Tensor]:
     return shares[:, 0].sum(0), shares[:, 1].sum(0)
 
 
-def _family(raised: bool) -> Pairs:
-    law = partial(_law, raised)
-    return Pairs(line_fwd_kernel, line_bwd_kernel, 1, 2, _block, law, rule_of, _basis_gradients)
-
-
-LINE, INTERVAL = _family(raised=True), _family(raised=False)
+LINE, INTERVAL = (
+    Pairs(line_fwd_kernel, line_bwd_kernel, 1, 2, _block, partial(_law, raised), rule_of, _basis_gradients)
+    for raised in (True, False)
+)
 """β-Gaussians with k one of 0, …, 4 and ∞, given σ; and uniform densities, k = 0, given half of their length."""

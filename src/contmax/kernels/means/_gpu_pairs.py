@@ -16,6 +16,11 @@ from contmax.kernels._counting import blocks_of
 from contmax.kernels.gpu._cached_launch import LAUNCHES, Launch
 from contmax.kernels.gpu._launch import laid_out, resolved
 
+# μ and the scale of densities; α as a tensor, or None; μ_j, and σ_j or L_j, of functions (`means.gaussian_means`).
+Parameters = tuple[Tensor, Tensor, Tensor | None, Tensor, Tensor]
+# In the order of `Parameters`.
+Gradients = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Pairs:
@@ -34,8 +39,9 @@ class Pairs:
     # From the shares of all programs, (programs, basis_numbers, K), to the gradients of μ_j and σ_j or L_j.
     basis_gradients: Callable[[Tensor], tuple[Tensor, Tensor]]
 
-    def values(self, loc: Tensor, scale: Tensor, _: Tensor | None, centre: Tensor, width: Tensor, k: float) -> Tensor:
+    def values(self, given: Parameters, k: float) -> Tensor:
         """r, (*batch, K)."""
+        loc, scale, _, centre, width = given
         columns = centre.shape[0]
         r = loc.new_empty(*loc.shape[: loc.dim() + 1 - self.dim], columns)
         if r.numel():
@@ -44,18 +50,9 @@ class Pairs:
             launch(r, *parameters, *self.rule(k, loc.device))
         return r
 
-    def gradients(
-        self,
-        cotangent: Tensor,
-        loc: Tensor,
-        scale: Tensor,
-        _: Tensor | None,
-        centre: Tensor,
-        width: Tensor,
-        k: float,
-        needs_basis: bool,
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    def gradients(self, cotangent: Tensor, given: Parameters, k: float, needs_basis: bool) -> Gradients:
         """Gradients of loc, scale, α, centre and width; shape (0,) for α, and unless `needs_basis` for the last two."""
+        loc, scale, _, centre, width = given
         rows, columns = loc.numel() // self.dim, centre.shape[0]
         parameters = (laid_out(loc), laid_out(scale), laid_out(centre), laid_out(width))
         by_loc, by_scale = torch.empty_like(parameters[0]), torch.empty_like(parameters[1])

@@ -256,10 +256,8 @@ def _basis_gradients(shares: Tensor) -> tuple[Tensor, Tensor]:
     return total[:2].mT.contiguous(), by_tril
 
 
-def _family(is_matrix: bool) -> Pairs:
-    law = partial(_law, is_matrix)
-    return Pairs(plane_fwd_kernel, plane_bwd_kernel, 2, 5, _block, law, rule_of, _basis_gradients)
-
-
-PLANE, PLANE_OF_MATRIX = _family(is_matrix=False), _family(is_matrix=True)
+PLANE, PLANE_OF_MATRIX = (
+    Pairs(plane_fwd_kernel, plane_bwd_kernel, 2, 5, _block, partial(_law, is_matrix), rule_of, _basis_gradients)
+    for is_matrix in (False, True)
+)
 """β-Gaussians with 1 ≤ k ≤ 30 or ∞, given the Cholesky factor of Σ; and given Σ."""

@@ -30,9 +30,7 @@ def _family(name: str) -> Any:
     ]
 
 
-def _means_like(
-    loc: Tensor, _scale: Tensor, _index: Tensor | None, centre: Tensor, _width: Tensor, _family: str, _number: float
-) -> Tensor:
+def _means_like(loc: Tensor, _scale: Tensor, _index: Tensor | None, centre: Tensor, *_: Any) -> Tensor:
     return loc.new_empty(*loc.shape[: loc.dim() + 1 - centre.dim()], centre.shape[0])
 
 
@@ -51,21 +49,12 @@ def gaussian_means(
         family: LINE, INTERVAL, ANY_ALPHA or PLANE.
         number: k or α, the family's `number`.
     """
-    means: Tensor = _family(family).values(loc, scale, index, centre, width, number)
+    means: Tensor = _family(family).values((loc, scale, index, centre, width), number)
     return means
 
 
-def _gradients_like(
-    _cotangent: Tensor,
-    loc: Tensor,
-    scale: Tensor,
-    _index: Tensor | None,
-    centre: Tensor,
-    width: Tensor,
-    family: str,
-    _number: float,
-    needs_basis: bool,
-) -> tuple[Tensor, ...]:
+def _gradients_like(_cotangent: Tensor, loc: Tensor, scale: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+    _index, centre, width, family, _number, needs_basis = rest
     by_alpha = loc.new_empty(loc.shape if family == ANY_ALPHA else 0)
     by_basis = (loc.new_empty(x.shape if needs_basis else 0) for x in (centre, width))
     return loc.new_empty(loc.shape), loc.new_empty(scale.shape), by_alpha, *by_basis
@@ -88,7 +77,7 @@ def gaussian_mean_gradients(
     Gradients have shape (0,) for α unless the family is ANY_ALPHA, and for centre and width unless `needs_basis`.
     """
     gradients: tuple[Tensor, Tensor, Tensor, Tensor, Tensor] = _family(family).gradients(
-        cotangent, loc, scale, index, centre, width, number, needs_basis
+        cotangent, (loc, scale, index, centre, width), number, needs_basis
     )
     return gradients
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from contmax._backend import NUMBA_DTYPES, Backend
 from contmax._eager import holds_numbers
-from contmax.kernels.cpu._threads import over_rows
+from contmax.kernels.cpu._threads import matrix_of, over_rows
 from contmax.kernels.rows._cpu_rows import backward_rows, forward_rows
 
 
@@ -18,9 +18,9 @@ def entmax_rows(x: Tensor, alpha: float | Tensor) -> tuple[Tensor, Tensor]:
     α is a number, or a tensor that broadcasts to (*batch, 1).
     """
     p = torch.empty_like(x, memory_format=torch.contiguous_format)
-    matrix = _matrix(x)
+    matrix = matrix_of(x)
     gain = np.empty(matrix.shape[0])
-    over_rows(forward_rows, matrix, _numbers(alpha, x), _matrix(p), gain)
+    over_rows(forward_rows, matrix, _numbers(alpha, x), matrix_of(p), gain)
     return p, torch.from_numpy(gain.reshape(*x.shape[:-1], 1))
 
 
@@ -28,7 +28,7 @@ def entmax_rows_backward(p: Tensor, g: Tensor, alpha: float | Tensor, needs_alph
     """Gradients of scores from p and its cotangent g; and of α per row, (*batch, 1), or (0,) unless `needs_alpha`."""
     grad = torch.empty_like(p, memory_format=torch.contiguous_format)
     grad_alpha = p.new_empty((*p.shape[:-1], 1) if needs_alpha else (0,))
-    arrays = (_matrix(p), _matrix(g), _numbers(alpha, p), _matrix(grad), grad_alpha.numpy().reshape(-1))
+    arrays = (matrix_of(p), matrix_of(g), _numbers(alpha, p), matrix_of(grad), grad_alpha.numpy().reshape(-1))
     over_rows(backward_rows, *arrays)
     return grad, grad_alpha
 
@@ -58,13 +58,8 @@ def ready(x: Tensor, alpha: float, dtype: torch.dtype) -> ReadyRows | None:
     return ReadyRows(alpha)
 
 
-def _matrix(tensor: Tensor) -> Any:
-    # `force` computes lazy negations (`x.is_neg()`), and allocates zeros that have no memory.
-    return tensor.contiguous().numpy(force=True).reshape(-1, tensor.shape[-1])
-
-
 def _numbers(alpha: float | Tensor, x: Tensor) -> Any:
     """α in float64: an array of one number per row, or of one number for all rows."""
     if not isinstance(alpha, Tensor):
         return np.array([alpha])
-    return _matrix((alpha if alpha.numel() == 1 else alpha.expand(*x.shape[:-1], 1)).double()).reshape(-1)
+    return matrix_of((alpha if alpha.numel() == 1 else alpha.expand(*x.shape[:-1], 1)).double()).reshape(-1)

@@ -148,13 +148,9 @@ def solve_long_row(
     product = tl.zeros([1], tl.float32)
     begun = (P, SCORES, PLACES, COUNTS, r, n, slices, top, epsilon, normaliser, t)
     if longest <= tl.minimum(SHORT, CAPACITY):
-        normaliser, t, total, slope, product = solve_listed(
-            *begun, K, ROUGH, IS_MAP, SLICE, CAPACITY, SLICES, SHORT
-        )  # fmt: skip
+        normaliser, t, total, slope, product = solve_listed(*begun, K, ROUGH, IS_MAP, SLICE, CAPACITY, SLICES, SHORT)
     elif (SHORT < SLOTS) & (longest <= CAPACITY):
-        normaliser, t, total, slope, product = solve_listed(
-            *begun, K, ROUGH, IS_MAP, SLICE, CAPACITY, SLICES, SLOTS
-        )  # fmt: skip
+        normaliser, t, total, slope, product = solve_listed(*begun, K, ROUGH, IS_MAP, SLICE, CAPACITY, SLICES, SLOTS)
     else:
         # A of the listed scores is a lower bound of the row's A, and close to it.
         listed, slot, _ = listed_slots(COUNTS, r, slices, CAPACITY, SLICES, SLOTS)

@@ -233,14 +233,10 @@ def _ready_rows(
 
 def _ready_backward(shape: tuple[int, ...], strides: tuple[int, ...], alpha: float, device: int) -> ReadyLaunch | None:
     """The launch for cotangents with these strides; None if one launch cannot take them."""
-    if shape[-1] > LONGEST_BACKWARD or shape[-1] * strides[-1] >= TOO_FAR:
-        return None
     rows = rows_of(shape, (strides,))
-    return (
-        None
-        if rows is None
-        else ReadyLaunch(backward_of_rows(rows, strides[-1], Kind(alpha, has_mask=False), False), device)
-    )
+    if rows is None or shape[-1] > LONGEST_BACKWARD or shape[-1] * strides[-1] >= TOO_FAR:
+        return None
+    return ReadyLaunch(backward_of_rows(rows, strides[-1], Kind(alpha, has_mask=False), False), device)
 
 
 def empty_rows(like: Tensor, dtype: torch.dtype) -> Tensor:
@@ -257,7 +253,7 @@ def forward_of_rows(rows: Rows, kind: Kind) -> Launch:
     kinds = {"K": kind.order, "PER_ROW": kind.alpha is None, "HAS_MASK": kind.has_mask, "NEEDS_OMEGA": kind.needs_omega}
     kinds |= {"R": block.rows, "B": block.columns}
     numbers = (rows.total, rows.columns, kind.epsilon, *rows.places)
-    return Launch(forward_rows, block.programs(rows.total), numbers, kinds, block.warps)
+    return Launch(forward_rows, (blocks_of(rows.total, block.rows),), numbers, kinds, block.warps)
 
 
 @cached(LAUNCHES)
@@ -267,7 +263,7 @@ def backward_of_rows(rows: Rows, step: int, kind: Kind, needs_alpha: bool) -> La
     block = backward_block(rows.columns)
     kinds = {"K": kind.order, "PER_ROW": kind.alpha is None, "NEEDS_ALPHA": needs_alpha}
     kinds |= {"R": block.rows, "B": block.columns}
-    return Launch(backward_rows, block.programs(rows.total), numbers, kinds, block.warps, contracts=True)
+    return Launch(backward_rows, (blocks_of(rows.total, block.rows),), numbers, kinds, block.warps, contracts=True)
 
 
 @cached(LAUNCHES)
