@@ -8,11 +8,20 @@ import contmax
 
 pytest.importorskip("triton", reason="Triton's kernels need triton: pip install 'contmax[gpu]'")
 
-from fuzz.compiled._calls import few
+from fuzz.compiled import _calls
 from triton.runtime import interpreter
 
 import quick_interpreter
+from contmax.kernels.attention import _sizes
 from kernels.test_compiled_code import launched_kernels
+
+
+@pytest.fixture
+def small_calls(monkeypatch):
+    """Sizes at which every kernel is launched, but few of its programs: the stock interpreter takes a minute for more."""
+    monkeypatch.setattr(_calls, "QUERIES", 32)
+    monkeypatch.setattr(_calls, "KEYS", 150)
+    monkeypatch.setattr(_sizes, "_FEW_KEYS", 0)
 
 
 @pytest.fixture
@@ -40,13 +49,13 @@ def launches(is_quick):
         quick_interpreter.lose_nan(patch)
         if is_quick:
             quick_interpreter.make_quick(patch)
-        few()
+        _calls.few()
     return seen
 
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.skipif(torch.cuda.is_available(), reason="on a GPU the kernels are compiled, and not interpreted")
-def test_every_launch_leaves_the_numbers_of_the_stock_interpreter(filled_memory):
+def test_every_launch_leaves_the_numbers_of_the_stock_interpreter(small_calls, filled_memory):
     quick, stock = launches(is_quick=True), launches(is_quick=False)
     assert [name for name, _ in quick] == [name for name, _ in stock]
     assert {name for name, _ in quick} == launched_kernels()
