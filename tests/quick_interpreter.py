@@ -1,8 +1,8 @@
 """Triton's interpreter, but quicker: it patches the language once per launch, remembers types, and reduces whole rows.
 
-It takes less than a quarter of the time. `tests/kernels/test_quick_interpreter.py` compares the results of every kernel with
-those of Triton's own interpreter, and `make test-plain` runs the suite in that one. In both, minima and maxima ignore
-NaN as they do on a GPU.
+It takes less than a quarter of the time. `tests/kernels/test_quick_interpreter.py` compares the results of every kernel
+with those of Triton's own interpreter, and `make test-plain` runs the suite in that one. In both, minima and maxima
+ignore NaN as they do on a GPU.
 """
 
 import dataclasses
