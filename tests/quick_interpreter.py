@@ -16,17 +16,20 @@ from triton.language import core
 from triton.language.semantic import TritonSemantic
 from triton.runtime import interpreter
 
-# Properties of types, by the names of the types; the shapes of blocks by their sizes, so that equal ones are the same.
+# Properties of types, by the names of the types.
 _BLOCKS: dict[tuple, tuple] = {}
-_SHAPES_OF_BLOCKS: dict[tuple, core.tuple] = {}
 _SHAPES: dict[str, tuple] = {}
 _NUMPY_TYPES: dict[str, Any] = {}
+# The types of two operands, and those in which they are computed with.
+_BROADCAST: dict[tuple, tuple] = {}
+_COMPUTED: dict[tuple, Any] = {}
 
 
 def make_quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Replace parts of the interpreter until the test is over."""
     _patch_the_language_once(monkeypatch)
     _make_types_once(monkeypatch)
+    _find_types_of_results_once(monkeypatch)
     _reduce_side_by_side(monkeypatch)
     # Otherwise every sum of integers is computed again in 64 bits, for an assertion that only debugging evaluates.
     builder = interpreter.interpreter_builder
@@ -66,7 +69,6 @@ def _make_types_once(monkeypatch: pytest.MonkeyPatch) -> None:
         known = None if core.constexpr in map(type, sizes) else _BLOCKS.get((element_ty.name, *sizes))
         if known is None:
             make(self, element_ty, shape)
-            self.shape = _SHAPES_OF_BLOCKS.setdefault(tuple(self.shape), self.shape)
             _BLOCKS[element_ty.name, *self.shape] = self.shape, self.numel, self.name
         else:
             self.element_ty = element_ty
@@ -87,21 +89,49 @@ def _make_types_once(monkeypatch: pytest.MonkeyPatch) -> None:
             known = _NUMPY_TYPES[triton_type.name] = numpy_type(triton_type)
         return known
 
-    broadcast, cast = TritonSemantic.broadcast_impl_value, TritonSemantic.cast
-
-    def broadcast_if_shapes_differ(self, lhs, rhs):
-        same = getattr(lhs.type, "shape", None) is getattr(rhs.type, "shape", None)
-        return (lhs, rhs) if same else broadcast(self, lhs, rhs)
+    cast = TritonSemantic.cast
 
     def cast_if_types_differ(self, input, dst_ty, fp_downcast_rounding=None):
         same = input.type.scalar is dst_ty.scalar
         return input if same else cast(self, input, dst_ty, fp_downcast_rounding)
 
-    monkeypatch.setattr(TritonSemantic, "broadcast_impl_value", broadcast_if_shapes_differ)
     monkeypatch.setattr(TritonSemantic, "cast", cast_if_types_differ)
     monkeypatch.setattr(core.block_type, "__init__", remembered)
     monkeypatch.setattr(core.tensor, "__init__", remembered_tensor)
     monkeypatch.setattr(interpreter, "_get_np_dtype", remembered_numpy_type)
+
+
+def _find_types_of_results_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Remember which types two operands are made into, by the names of their own."""
+    broadcast, computed = TritonSemantic.broadcast_impl_value, TritonSemantic.computation_type_impl
+
+    def widened(self, operand, kind):
+        if operand.type.name == kind.name:
+            return operand
+        if operand.type.is_block():
+            handle = self.builder.create_broadcast(operand.handle, kind.shape.values)
+        else:
+            handle = self.builder.create_splat(kind, operand.handle)
+        return self.tensor(handle, kind)
+
+    def remembered_broadcast(self, lhs, rhs):
+        names = lhs.type.name, rhs.type.name
+        kinds = _BROADCAST.get(names)
+        if kinds is None:
+            lhs, rhs = broadcast(self, lhs, rhs)
+            _BROADCAST[names] = lhs.type, rhs.type
+            return lhs, rhs
+        return widened(self, lhs, kinds[0]), widened(self, rhs, kinds[1])
+
+    def remembered_type(self, a, a_is_scalar, b, b_is_scalar, div_or_mod):
+        key = a.name, a_is_scalar, b.name, b_is_scalar, div_or_mod
+        known = _COMPUTED.get(key)
+        if known is None:
+            known = _COMPUTED[key] = computed(self, a, a_is_scalar, b, b_is_scalar, div_or_mod)
+        return known
+
+    monkeypatch.setattr(TritonSemantic, "broadcast_impl_value", remembered_broadcast)
+    monkeypatch.setattr(TritonSemantic, "computation_type_impl", remembered_type)
 
 
 def _reduce_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:

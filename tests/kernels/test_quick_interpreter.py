@@ -15,7 +15,9 @@ from triton.runtime import interpreter
 
 import quick_interpreter
 from contmax.kernels.attention import _sizes
+from contmax.kernels.gpu import _launch
 from kernels.test_compiled_code import launched_kernels
+from row_checks import short_rows_by_lists
 
 
 @pytest.fixture
@@ -28,7 +30,10 @@ def small_calls(monkeypatch):
     monkeypatch.setattr(_calls, "leaf", leaf)
     monkeypatch.setattr(_calls, "QUERIES", 32)
     monkeypatch.setattr(_calls, "KEYS", 150)
+    monkeypatch.setattr(_calls, "LONG", 1300)
     monkeypatch.setattr(_sizes, "_FEW_KEYS", 0)
+    with short_rows_by_lists(600, _launch.CHUNK, (1024, 256), _launch._SHORT):
+        yield
 
 
 @pytest.fixture
