@@ -1,7 +1,5 @@
 """Attention of few queries by triton's kernels for decoding, in its interpreter, against the reference in float64."""
 
-import itertools
-
 import pytest
 import torch
 
@@ -118,7 +116,7 @@ def test_random_caches(seed, states):
 def test_numbers_of_masked_keys_never_matter(dtype, keys):
     query, key, value = drawn(2, keys, dtype=dtype)
     mask = torch.arange(keys) < keys - 50
-    for alpha, sharp in itertools.product((1.5, 1.01), (1.0, 0.0)):
+    for alpha, sharp in ((1.5, 1.0), (1.5, 0.0), (1.01, 1.0)):
         without = entmax_attention(sharp * query, key[..., :-50, :], value[..., :-50, :], alpha=alpha)
         for options in ({"mask": mask}, {"lengths": torch.tensor([keys - 50])}):
             exact = entmax_attention(sharp * query, key, value, alpha=alpha, **options)
