@@ -21,6 +21,8 @@ COMMONEST, QUICK, OTHERS = 1.5, (2.0, 4 / 3, 1.25), (1.7, 1.0001)
 BEYOND_TWO = 2.5
 # Rows that fit on the chip, many of them in a program or one; rows that do not; rows whose backward pass does not.
 SHORT, MIDDLE, LONG, LONG_BACKWARD = 5, 700, 40_000, 10_000
+# Queries, and keys of which there are so many that those with mass are listed.
+QUERIES, KEYS = 64, 1100
 
 
 def few() -> None:
@@ -30,8 +32,8 @@ def few() -> None:
         losses_of_rows(columns, COMMONEST, F32)
     map_of_rows(SHORT, BEYOND_TWO, F32)
     linear_loss(BF16, COMMONEST)
-    attention(BF16, COMMONEST, keys=1100, is_causal=True)
-    attention(BF16, COMMONEST, keys=1100, window=(300, 0))
+    attention(BF16, COMMONEST, keys=KEYS, is_causal=True)
+    attention(BF16, COMMONEST, keys=KEYS, window=(300, 0))
     decoding(BF16, COMMONEST)
     contexts(COMMONEST)
     line_of_any_alpha(1.7)
@@ -111,8 +113,8 @@ def attention(
     groups: int = 2,
     **options: Any,
 ) -> None:
-    """Attention of 64 queries and two heads; widths of queries and of values."""
-    query = leaf(1, 2, 64, widths[0], dtype=dtype)
+    """Attention of two heads; widths of queries and of values."""
+    query = leaf(1, 2, QUERIES, widths[0], dtype=dtype)
     key, value = (leaf(1, groups, keys, width, dtype=dtype) for width in widths)
     output = contmax.entmax_attention(query, key, value, alpha=alpha, enable_gqa=groups == 1, **options)
     differentiated(output, query, key, value, alpha)
@@ -121,14 +123,14 @@ def attention(
 def attentions(dtype: torch.dtype) -> None:
     """Few and many keys, all α, everything that changes scores, heads in groups and of several widths."""
     per_head = torch.tensor([1.2, 1.8], requires_grad=True)
-    few_keys, many_keys = 150, 1100 if dtype == F32 else 5000
+    few_keys, many_keys = 150, KEYS if dtype == F32 else 5000
     alphas = (COMMONEST, *QUICK, OTHERS[0], per_head) if dtype != F16 else (COMMONEST,)
     for alpha in alphas:
         attention(dtype, alpha, keys=many_keys, is_causal=True)
     attention(dtype, COMMONEST, keys=few_keys, is_causal=True)
     for keys in (few_keys, many_keys):
         attention(dtype, per_head, keys=keys, window=(50, 3))
-    changes = {"mask": torch.ones(64, many_keys, dtype=torch.bool), "bias": torch.zeros(1, 64, many_keys)}
+    changes = {"mask": torch.ones(QUERIES, many_keys, dtype=torch.bool), "bias": torch.zeros(1, QUERIES, many_keys)}
     attention(dtype, per_head, keys=many_keys, lengths=torch.tensor([70]), **changes)
     shapes: Sequence[tuple[int, int]] = ((20, 20), (64, 64), (128, 128), (64, 32), (1, 3))
     for widths in shapes if dtype == BF16 else shapes[:2]:

@@ -138,8 +138,13 @@ def test_dense_rows_in_half_precision(alpha, spread, lists):
         assert (ours - exact).abs().max() / exact.abs().max().clamp(min=0.1) < 2e-3, i
 
 
-@pytest.mark.parametrize("above", [-0.002, 0.002, 0.01, 0.3])
-@pytest.mark.parametrize("alpha", [1.2, 1.25, 4 / 3, 1.5, torch.tensor([1.3])])
+@pytest.mark.parametrize(
+    ("alpha", "above"),
+    # Every α where half of the keys are above the threshold; a power, products, and a tensor where none or all are.
+    [(alpha, 0.002) for alpha in (1.2, 1.25, 4 / 3, 1.5, torch.tensor([1.3]))]
+    + [(alpha, above) for alpha in (1.2, 1.25, torch.tensor([1.3])) for above in (-0.002, 0.01)]
+    + [(1.25, 0.3), (1.5, -0.002), (torch.tensor([1.3]), 0.3)],
+)
 def test_dense_rows_with_a_thousand_keys_next_to_the_threshold(alpha, above, lists):
     epsilon = float(alpha) - 1
     few = torch.tensor([0.0, -0.3, -0.7, -1.2])
@@ -153,12 +158,11 @@ def test_dense_rows_with_a_thousand_keys_next_to_the_threshold(alpha, above, lis
         assert (ours - exact).abs().max() / exact.abs().max().clamp(min=0.1) < most, i
 
 
-@pytest.mark.parametrize("scale", [0.0, 1e-31, 1e-12])
+@pytest.mark.parametrize(("scale", "alpha"), [(0.0, 1.3), (0.0, 1.5), (1e-31, 1.3), (1e-12, 1.5)])
 @pytest.mark.parametrize(
     "options",
     [{"is_causal": True}, {"mask": torch.arange(300) % 2 > 0}, {"lengths": torch.tensor([200])}, {}],
 )
-@pytest.mark.parametrize("alpha", [1.3, 1.5])
 def test_a_scale_next_to_nothing(scale, options, alpha):
     assert_same(drawn(queries=3, keys=300, dtype=F16), alpha, scale=scale, **options)
 

@@ -126,10 +126,10 @@ def test_lengths_above_the_number_of_keys(dtype, lists):
     assert not lists[0].are_empty
 
 
-@pytest.mark.parametrize("alpha", [1.25, torch.tensor([1.05, 1.3, 1.1, 2.0])])
-def test_dense_and_listed_rows_share_keys(alpha):
+@pytest.mark.parametrize(("alpha", "groups"), [(1.25, 1), (torch.tensor([1.05, 1.3, 1.1, 2.0]), 2)])
+def test_dense_and_listed_rows_share_keys(alpha, groups):
     """Of two heads for each key head; blocks of keys have entries of lists and dense rows, dense rows, or neither."""
-    query, key, value = drawn(heads=4, groups=2, queries=72, keys=210, dtype=F16)
+    query, key, value = drawn(heads=2 * groups, groups=groups, queries=72, keys=210, dtype=F16)
     query[:, :, :64] *= 0.01  # flat: dense
     query[:, :, 64:] *= 0.1
     query[:, :, 64:, 0] = 4.0

@@ -22,18 +22,20 @@ from contmax.kernels.attention import _sizes as _attention_tuning
 
 pytestmark = pytest.mark.usefixtures("triton_takes_cpu_tensors", "_few_queries_too")
 PER_HEAD = torch.tensor([1.02, 1.3, 1.1, 2.0])
+ALPHAS = [1.05, 1.25, 4 / 3, 1.5, 1.7, 2.0, PER_HEAD]
 
 
-@pytest.mark.parametrize("alpha", [1.05, 1.25, 4 / 3, 1.5, 1.7, 2.0, PER_HEAD])
+IN_GROUPS = ({"queries": 3, "keys": 150, "groups": 2}, {"enable_gqa": True, "lengths": torch.tensor([90])})
+MASKED = ({"queries": 5, "keys": 40}, {"mask": torch.arange(40) % 3 > 0})
+
+
+# Every α with a part of a block of queries and of keys; a power, products and a tensor with the other options.
 @pytest.mark.parametrize(
-    ("sizes", "options"),
-    [
-        ({"queries": 70, "keys": 70}, {"is_causal": True}),
-        ({"queries": 3, "keys": 150, "groups": 2}, {"enable_gqa": True, "lengths": torch.tensor([90])}),
-        ({"queries": 5, "keys": 40}, {"mask": torch.arange(40) % 3 > 0}),
-    ],
+    ("alpha", "sizes", "options"),
+    [(alpha, {"queries": 70, "keys": 70}, {"is_causal": True}) for alpha in ALPHAS]
+    + [(alpha, *given) for alpha in (1.5, 1.7, PER_HEAD) for given in (IN_GROUPS, MASKED)],
 )
-def test_every_alpha(sizes, options, alpha, lists):
+def test_every_alpha(alpha, sizes, options, lists):
     assert_same(drawn(heads=4, dtype=F16, **sizes), alpha, **options)
     assert lists[0].are_empty
     assert lists[0].keys.numel() == lists[0].weights.numel() == lists[0].counts.numel() == 0
@@ -139,8 +141,10 @@ def test_zeros_are_those_of_the_reference():
     assert exact[output == 0].max() < 1e-5
 
 
-@pytest.mark.parametrize("alpha", [1.02, 1.25, 4 / 3, 1.5, 1.7, 2.0, PER_HEAD])
-@pytest.mark.parametrize("size", [1e3, 1e4, 6e4])
+@pytest.mark.parametrize(
+    ("size", "alpha"),
+    [(6e4, alpha) for alpha in (1.02, *ALPHAS[1:])] + [(size, a) for size in (1e3, 1e4) for a in (1.5, 1.7, PER_HEAD)],
+)
 def test_scores_as_large_as_can_be(size, alpha, lists):
     """Of differences that float32 still tells, none is lost: the largest score has all the mass, or its neighbours."""
     query, key, value = drawn(queries=70, keys=70, heads=4, sharp=1.0, dtype=F16)

@@ -1,7 +1,5 @@
 """Attention of few queries by triton's kernels for decoding, in its interpreter, against the reference in float64."""
 
-import itertools
-
 import pytest
 import torch
 
@@ -10,6 +8,7 @@ from contmax import entmax_attention
 from contmax.attention import _compiled
 from contmax.kernels import attention as kernels
 from contmax.kernels.attention import _gpu_attention, _gpu_launches, _sizes
+from masked_checks import ALL, filled
 
 pytestmark = pytest.mark.usefixtures("triton_takes_cpu_tensors")
 PER_HEAD = torch.tensor([1.0, 1.02, 1.5, 2.0])
@@ -94,7 +93,7 @@ def test_rows_in_any_place():
     assert_same(apart(drawn(2, 150, heads=2)), is_causal=True)
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(5))
 def test_random_caches(seed, states):
     """Twenty caches each, of any length, width, sharpness and α."""
     torch.manual_seed(seed)
@@ -117,14 +116,13 @@ def test_random_caches(seed, states):
 def test_numbers_of_masked_keys_never_matter(dtype, keys):
     query, key, value = drawn(2, keys, dtype=dtype)
     mask = torch.arange(keys) < keys - 50
-    for alpha, sharp in itertools.product((1.5, 1.01), (1.0, 0.0)):
+    for alpha, sharp in ((1.5, 1.0), (1.5, 0.0), (1.01, 1.0)):
         without = entmax_attention(sharp * query, key[..., :-50, :], value[..., :-50, :], alpha=alpha)
         for options in ({"mask": mask}, {"lengths": torch.tensor([keys - 50])}):
             exact = entmax_attention(sharp * query, key, value, alpha=alpha, **options)
             assert (exact - without).abs().max() < (2e-6 if dtype == F32 else 2e-3)
-            for x in (torch.nan, torch.inf, -torch.inf):
-                broken = [y.masked_fill(~mask.unsqueeze(-1), x) for y in (key, value)]
-                assert torch.equal(entmax_attention(sharp * query, *broken, alpha=alpha, **options), exact)
+            broken = [filled(y, mask.unsqueeze(-1), ALL) for y in (key, value)]
+            assert torch.equal(entmax_attention(sharp * query, *broken, alpha=alpha, **options), exact)
 
 
 def test_a_broken_key_breaks_the_rows_that_attend_it():
