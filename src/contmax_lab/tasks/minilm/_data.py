@@ -106,13 +106,14 @@ def _prepare(sources: dict[str, list[Path]], pretrained: Path, max_tokens: int, 
         numbers = list(_tokenised(tokenizer, texts))
         lengths = np.array([len(own) for own in numbers], dtype=np.uint16)
         parts[part] = np.concatenate(numbers)
-        for field, values in zip(_FIELDS, (lengths, labels, films), strict=True):
+        columns: dict[str, NDArray] = dict(zip(_FIELDS, (lengths, labels, films), strict=True))
+        for field, values in columns.items():
             np.save(folder / f"{part}.{field}.npy", values)
     used = np.unique(np.concatenate([np.array([PADDING], dtype=np.uint16), *parts.values()]))
     for part, tokens in parts.items():
         # bz2 takes a tenth of the time of xz for a file that is a sixth larger.
         with bz2.open(folder / f"{part}.tokens.npy.bz2", "wb") as file:
-            np.lib.format.write_array(file, np.searchsorted(used, tokens).astype(np.uint16), allow_pickle=False)
+            np.save(file, np.searchsorted(used, tokens).astype(np.uint16))
     write_half(pretrained, folder, used)
 
 
