@@ -150,7 +150,8 @@ def test_zeros_are_those_of_each_review_alone(splits):
     metrics = TASK.summarise(TASK.measures(model(batch), batch))
     zeros, count = torch.zeros(LAYERS), 0
     for place in places:
-        attentions = model.bert(batch_of(splits, place)["tokens"], output_attentions=True).attentions
+        review = batch_of(splits, place)["tokens"]
+        attentions = model.bert(review[review > 0].unsqueeze(0), output_attentions=True).attentions
         zeros += torch.tensor([float((weights == 0).sum()) for weights in attentions])
         count += attentions[0].numel()
     for layer in range(LAYERS):
@@ -164,12 +165,14 @@ def test_the_tokens_that_receive_most_are_deleted(splits):
     model = judge(splits)
     place = int(splits.test.lengths.argmax())
     batch = batch_of(splits, place)
-    tokens = batch["tokens"][0].tolist()
-    weights = model.bert(batch["tokens"], output_attentions=True).attentions[-1][0].mean((0, 1))
-    inner = sorted(range(1, MAX_TOKENS - 1), key=lambda at: -float(weights[at]))
-    kept = [token for at, token in enumerate(tokens) if at not in inner[: round(0.2 * (MAX_TOKENS - 2))]]
-    at_random = sorted(range(1, MAX_TOKENS - 1), key=lambda at: float(batch["draws"][0, at]))
-    left = [token for at, token in enumerate(tokens) if at not in at_random[: round(0.2 * (MAX_TOKENS - 2))]]
+    tokens = [token for token in batch["tokens"][0].tolist() if token]
+    weights = model.bert(torch.tensor([tokens]), output_attentions=True).attentions[-1][0].mean((0, 1))
+    places, count = range(1, len(tokens) - 1), round(0.2 * (len(tokens) - 2))
+    most = sorted(places, key=lambda at: -float(weights[at]))[:count]
+    kept = [token for at, token in enumerate(tokens) if at not in most]
+    smallest = sorted(places, key=lambda at: float(batch["draws"][0, at]))[:count]
+    left = [token for at, token in enumerate(tokens) if at not in smallest]
+    assert count > 1
 
     def positive(numbers):
         return float(model(dict(batch, tokens=torch.tensor([numbers]), draws=torch.zeros(1, len(numbers)))).logits)

@@ -14,7 +14,7 @@ from contmax_lab.registry import load_recipe
 # Two words that no review holds, in the middle of the vocabulary: their embeddings are left out.
 VOCABULARY = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS[:5], "zebra", "quartz", *WORDS[5:])
 LAYERS, HEADS, WIDTH = 2, 2, 32
-MAX_TOKENS = 14
+MAX_TOKENS = 20
 
 
 def write_pretrained(folder: Path) -> Path:

@@ -2,6 +2,7 @@
 
 import bz2
 import dataclasses
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -32,6 +33,8 @@ _FORMAT = 1
 _FIELDS = ("lengths", "labels", "films")
 # Numbers of tokens are stored in two bytes.
 _MOST_TOKENS = 2**16
+# Batches are padded to a multiple of this many tokens: kernels on a GPU are made anew for fewer shapes.
+_MULTIPLE = 16
 # Reviews that the tokenizer takes at once.
 _TOGETHER = 1000
 
@@ -63,7 +66,7 @@ class Reviews:
 
     def batch(self) -> dict[str, Tensor]:
         """``tokens`` (B, L), padded with 0; ``labels``; and ``draws`` (B, L) where there are any."""
-        steps = torch.arange(int(self.lengths.max()))
+        steps = torch.arange(math.ceil(int(self.lengths.max()) / _MULTIPLE) * _MULTIPLE)
         places = (self.starts.unsqueeze(-1) + steps).clamp(max=len(self.tokens) - 1)
         inside = steps < self.lengths.unsqueeze(-1)
         batch = {"tokens": torch.where(inside, self.tokens[places], PADDING).long(), "labels": self.labels}
