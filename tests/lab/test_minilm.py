@@ -79,6 +79,14 @@ def test_it_goes_on_to_the_same_bits(folder, tmp_path, monkeypatch, variant):
     assert results["test"]["alpha"] == pytest.approx(reached, abs=0.3 if variant == "per-head" else 1e-6)
 
 
+@pytest.mark.parametrize("variant", ["per-head", "vectors"])
+def test_it_trains_in_half_precision(folder, tmp_path, variant):
+    """As its recipe says."""
+    recipe = tiny_recipe(folder, variant, "--training.epochs=1", "--training.precision=bf16")
+    found = train(recipe, Run(tmp_path / "run"), test=True)["test"]
+    assert 0.05 < found["zeros"] < 1
+
+
 def test_alpha_rises_over_the_examples_that_are_seen(splits):
     model = judge(splits, rise=2.0).train()
     batch, schedule = TASK.batch(splits.train, range(10)), AlphaSchedule(1.5, rise=1.0)

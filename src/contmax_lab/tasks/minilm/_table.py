@@ -18,7 +18,7 @@ MINILM = Table(
     repetitions=seeds(3),
     metrics=(
         Metric("test.accuracy", "accuracy, %", scale=100, digits=2, compared=True),
-        Metric("test.zeros", "zeros, %", scale=100, digits=1, compared=True),
+        Metric("test.zeros", "zeros, %", scale=100, digits=1),
         *(
             Metric(f"test.zeros_{layer}", f"layer {layer}", scale=100, digits=0, spread=False)
             for layer in range(1, _LAYERS + 1)
