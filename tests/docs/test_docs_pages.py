@@ -12,6 +12,7 @@ from fresh import Program, run_each
 
 # Run by tests of their own, which give them the folders and the models that they need, or trace without the checker.
 ELSEWHERE = {
+    "convert-a-pretrained-model.md": "tests/integrations/test_transformers_training.py",
     "export.md": "tests/nn/test_export.py",
     "transformers.md": "tests/integrations/test_transformers_training.py",
     "write-your-own-task.md": "tests/lab/test_own_task.py",

@@ -35,14 +35,15 @@ def test_examples_in_docstrings_run(integration):
         assert result.failed == 0, found.name
 
 
-def test_the_guide_runs_from_top_to_bottom(tmp_path, monkeypatch):
-    guide = (Path(__file__).parents[2] / "docs" / "transformers.md").read_text(encoding="utf-8")
+@pytest.mark.parametrize(("page", "count"), [("transformers.md", 7), ("convert-a-pretrained-model.md", 5)])
+def test_the_guide_runs_from_top_to_bottom(page, count, tmp_path, monkeypatch):
+    guide = (Path(__file__).parents[2] / "docs" / page).read_text(encoding="utf-8")
     snippets = re.findall(r"^```python\n(.*?)^```", guide, flags=re.DOTALL | re.MULTILINE)
-    assert len(snippets) >= 7
+    assert len(snippets) >= count
     monkeypatch.chdir(tmp_path)
     names = {"__name__": "guide"}
     for number, snippet in enumerate(snippets):
-        exec(compile(snippet, f"snippet {number} of transformers.md", "exec"), names)
+        exec(compile(snippet, f"snippet {number} of {page}", "exec"), names)
 
 
 # One word of four, somewhere among words that mean nothing, is the label of every word of the sentence.

@@ -7,11 +7,12 @@ import torch
 from reviews import tiny_recipe
 from torch.nn.functional import pad
 
+from contmax_lab.deletion import only, random_stretch, random_words
 from contmax_lab.registry import find_task, open_trained
 from contmax_lab.runs import Run
 from contmax_lab.tasks.documents import DocumentsModel
 from contmax_lab.tasks.documents._model import Reader
-from contmax_lab.tasks.documents._reading import Reading, deletion_test, only, random_stretch, random_words
+from contmax_lab.tasks.documents._reading import Reading, deletion_test
 from contmax_lab.training import evaluate_trained, train
 
 TASK = find_task("documents")

@@ -15,11 +15,12 @@ from reviews import (
     write_text_vectors,
 )
 
+from contmax_lab.data import held_out_reviews
 from contmax_lab.errors import LabError
 from contmax_lab.registry import find_task
 from contmax_lab.tasks.documents import DocumentsData
-from contmax_lab.tasks.documents._data import FIRST_WORD, UNKNOWN, held_out_reviews
-from contmax_lab.tasks.documents._reviews import tokenize
+from contmax_lab.tasks.documents._data import FIRST_WORD, UNKNOWN
+from contmax_lab.tasks.documents._words import tokenize
 
 TASK = find_task("documents")
 

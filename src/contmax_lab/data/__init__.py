@@ -13,6 +13,13 @@ from contmax_lab.data._packaged import japanese_vowels as japanese_vowels
 from contmax_lab.data._pixels import IMAGE_SUFFIXES as IMAGE_SUFFIXES
 from contmax_lab.data._pixels import file_pixels as file_pixels
 from contmax_lab.data._pixels import pixels as pixels
+from contmax_lab.data._reviews import REVIEW_PARTS as REVIEW_PARTS
+from contmax_lab.data._reviews import REVIEWS_ORIGINAL as REVIEWS_ORIGINAL
+from contmax_lab.data._reviews import Review as Review
+from contmax_lab.data._reviews import film_files as film_files
+from contmax_lab.data._reviews import held_out_reviews as held_out_reviews
+from contmax_lab.data._reviews import read_reviews as read_reviews
+from contmax_lab.data._reviews import review_sources as review_sources
 from contmax_lab.data._splitting import held_out_share as held_out_share
 from contmax_lab.data._splitting import non_overlapping_holdout as non_overlapping_holdout
 from contmax_lab.data._splitting import shuffled as shuffled

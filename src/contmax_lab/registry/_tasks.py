@@ -27,6 +27,7 @@ SHIPPED = {
     "images": "images",
     "intervals": "intervals",
     "language": "documents/language",
+    "minilm": "minilm",
     "places": "places",
     "series": "series",
     "texts": "texts",

@@ -10,11 +10,20 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from contmax_lab.contract import Splits
-from contmax_lab.data import find_vectors, half_table, shuffled
+from contmax_lab.data import (
+    REVIEW_PARTS,
+    REVIEWS_ORIGINAL,
+    film_files,
+    find_vectors,
+    half_table,
+    held_out_reviews,
+    read_reviews,
+    review_sources,
+)
 from contmax_lab.errors import LabError
 from contmax_lab.files import fingerprint, prepared_folder
 from contmax_lab.tasks.documents import DocumentsData
-from contmax_lab.tasks.documents._reviews import ORIGINAL, PARTS, film_files, read_reviews, review_sources, tokenize
+from contmax_lab.tasks.documents._words import tokenize
 
 KEY_FILE = "documents.json"
 PADDING, UNKNOWN, FIRST_WORD = 0, 1, 2
@@ -22,8 +31,6 @@ PADDING, UNKNOWN, FIRST_WORD = 0, 1, 2
 _FORMAT = 3
 _FIELDS = ("tokens", "starts", "labels", "films")
 _UNFIT = "its arrays do not fit together"
-# Number of stretches of each label, among which those for validation are chosen.
-_STRETCHES = 50
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,7 +116,7 @@ def _key(sources: dict[str, list[Path]], vectors: Path) -> dict[str, object]:
 
 def _prepare(sources: dict[str, list[Path]], vectors: Path, folder: Path) -> None:
     numbers: dict[str, int] = {}
-    parts = {part: _numbered(sources[part], numbers) for part in PARTS}
+    parts = {part: _numbered(sources[part], numbers) for part in REVIEW_PARTS}
     words, table = half_table(vectors, set(numbers))
     renumbered = np.full(len(numbers), UNKNOWN, dtype=np.int32)
     for position, word in enumerate(words):
@@ -146,7 +153,7 @@ def _numbered(paths: list[Path], numbers: dict[str, int]) -> dict[str, NDArray]:
 def _read(folder: Path) -> Prepared:
     try:
         words = (folder / "words.txt").read_text(encoding="utf-8").split("\n")[:-1]
-        (train, films), (test, _) = (_read_part(folder, part) for part in PARTS)
+        (train, films), (test, _) = (_read_part(folder, part) for part in REVIEW_PARTS)
         vectors: NDArray[np.float16] = np.load(folder / "vectors.npy", allow_pickle=False)
         if len(words) != len(vectors):
             raise ValueError(_UNFIT)
@@ -170,7 +177,7 @@ def load(data: DocumentsData, seed: int = 0) -> Splits:
     The seed draws the random words of the deletion test.
     """
     if data.path is None:
-        raise LabError(f"no path was given for the reviews; pass --data.path FOLDER. The original: {ORIGINAL}")
+        raise LabError(f"no path was given for the reviews; pass --data.path FOLDER. The original: {REVIEWS_ORIGINAL}")
     read = prepared(data.path, data.vectors, data.cache)
     train, test = read.train, read.test
     held_out = held_out_reviews(train.labels, read.films, data.valid, data.split)
@@ -200,45 +207,3 @@ def _words_of(documents: Documents, count: int) -> Tensor:
     steps.index_add_(0, ends, -torch.ones_like(ends, dtype=torch.int8))
     held = documents.tokens[steps[:-1].cumsum(0) > 0].long()
     return torch.bincount(held, minlength=count)[FIRST_WORD:].nonzero().flatten() + FIRST_WORD
-
-
-def held_out_reviews(labels: Tensor, films: Tensor, share: float, seed: int) -> Tensor:
-    """Which reviews are held out for validation: a share of each label, and no film on both sides.
-
-    The films of the test half are not those of the training half, so neither should be those of validation. Where the
-    films are known, whole films are held out, in random order, as long as no label gets more than its share. Where they
-    are not, reviews of one film and label still lie side by side, and stretches of neighbours are held out. At the ends
-    of a stretch a film is cut in two, and its reviews of the other label stay in training.
-
-    Args:
-        labels: 0 or 1, (B,).
-        films: numbers from 0 on, -1 where not known, (B,).
-        share: of each label; at least one review is held out.
-        seed: of the choice.
-
-    Raises:
-        LabError: if every film has more reviews than the share.
-    """
-    wanted = [max(round(share * int((labels == label).sum())), 1) for label in (0, 1)]
-    if bool((films < 0).any()):
-        return _held_out_stretches(labels, wanted, seed)
-    counts = torch.zeros(int(films.max()) + 1, 2, dtype=torch.long)
-    counts.index_put_((films.long(), labels), torch.ones_like(labels), accumulate=True)
-    chosen = torch.zeros(len(counts), dtype=torch.bool)
-    for film in shuffled(len(counts), seed):
-        left = [room - count for room, count in zip(wanted, counts[film].tolist(), strict=True)]
-        if min(left) >= 0:
-            chosen[film], wanted = True, left
-    if not bool(chosen.any()):
-        raise LabError("every film has more reviews than validation may hold; pass a larger --data.valid")
-    return chosen[films.long()]
-
-
-def _held_out_stretches(labels: Tensor, wanted: Sequence[int], seed: int) -> Tensor:
-    held_out = torch.zeros(len(labels), dtype=torch.bool)
-    for label, count in enumerate(wanted):
-        places = (labels == label).nonzero().flatten()
-        stretches = places.tensor_split(_STRETCHES)
-        order = torch.cat([stretches[i] for i in shuffled(_STRETCHES, seed)])
-        held_out[order[:count]] = True
-    return held_out

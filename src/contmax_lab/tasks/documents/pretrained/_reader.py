@@ -16,7 +16,7 @@ from contmax_lab.tasks.documents import DocumentsModel
 from contmax_lab.tasks.documents._data import FIRST_WORD, UNKNOWN
 from contmax_lab.tasks.documents._model import Reader
 from contmax_lab.tasks.documents._reading import Reading
-from contmax_lab.tasks.documents._reviews import tokenize
+from contmax_lab.tasks.documents._words import tokenize
 
 EXAMPLES = (
     "I expected little, and the first half hour is slow, but then it turns into one of the most moving and beautifully "

@@ -1,23 +1,24 @@
-"""Reading reviews with their labels, in the layouts in which they are published."""
+"""Film reviews with their labels, in the layouts in which they are published, and which are held out for validation."""
 
 import dataclasses
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from contmax_lab.data import existing_file, numbered_lines
+import torch
+from torch import Tensor
+
+from contmax_lab.data._splitting import shuffled
+from contmax_lab.data._tables import existing_file, numbered_lines
 from contmax_lab.errors import LabError
 
-ORIGINAL = "https://ai.stanford.edu/~amaas/data/sentiment"
-PARTS = ("train", "test")
+REVIEWS_ORIGINAL = "https://ai.stanford.edu/~amaas/data/sentiment"
+REVIEW_PARTS = ("train", "test")
 _LABELS = {"0": 0, "1": 1, "neg": 0, "pos": 1}
 _FILE_NAME = re.compile(r"\d+_\d+\.txt")
 _COLUMNS = ("label", "id", "stars", "text")
-_BREAK = re.compile(r"<br\s*/?>")
-# In this order: a clitic, a word before "n't", a word (with its hyphens), any other sign by itself.
-_TOKEN = re.compile(
-    r"n't\b|'(?:s|re|ve|ll|d|m)\b|[a-z0-9]+(?:-[a-z0-9]+)*?(?=n't\b)|[a-z0-9]+(?:-[a-z0-9]+)*|[^\sa-z0-9]"
-)
+# Number of stretches of each label, among which those for validation are chosen.
+_STRETCHES = 50
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,24 +48,24 @@ def review_sources(folder: Path) -> dict[str, list[Path]]:
         LabError: if it has neither.
     """
     for root in (folder, folder / "aclImdb"):
-        if all((root / part / side).is_dir() for part in PARTS for side in ("neg", "pos")):
+        if all((root / part / side).is_dir() for part in REVIEW_PARTS for side in ("neg", "pos")):
             return {
                 part: [
                     path for side in ("neg", "pos") for path in sorted((root / part / side).glob("*.txt"), key=_number)
                 ]
-                for part in PARTS
+                for part in REVIEW_PARTS
             }
     for pattern in ("imdb_{}.tsv", "{}.tsv"):
-        files = {part: [folder / pattern.format(part)] for part in PARTS}
+        files = {part: [folder / pattern.format(part)] for part in REVIEW_PARTS}
         if any(paths[0].exists() for paths in files.values()):
             for part, paths in files.items():
-                existing_file(paths[0], f"the reviews of the part {part}", ORIGINAL)
+                existing_file(paths[0], f"the reviews of the part {part}", REVIEWS_ORIGINAL)
             return files
     if folder.is_dir():
         found = "neither {train,test}/{pos,neg}/*.txt nor imdb_{train,test}.tsv"
     else:
         found = "a file" if folder.exists() else "no such folder"
-    raise LabError(f"{folder}: {found}; pass the folder of the unpacked reviews. The original: {ORIGINAL}")
+    raise LabError(f"{folder}: {found}; pass the folder of the unpacked reviews. The original: {REVIEWS_ORIGINAL}")
 
 
 def _number(path: Path) -> tuple[int, str]:
@@ -80,7 +81,9 @@ def read_reviews(paths: list[Path]) -> Iterator[Review]:
         LabError: at the first thing that is not as it should be, with file and line.
     """
     if not paths:
-        raise LabError(f"there are no reviews: a folder pos or neg holds no .txt file. The original: {ORIGINAL}")
+        raise LabError(
+            f"there are no reviews: a folder pos or neg holds no .txt file. The original: {REVIEWS_ORIGINAL}"
+        )
     films = {file: [line for _, line in numbered_lines(file)] for file in film_files(paths)}
     for path in paths:
         yield from _of_table(path) if path.suffix == ".tsv" else _of_file(path, films.get(_film_file(path)))
@@ -118,11 +121,43 @@ def _of_file(path: Path, films: list[str] | None) -> Iterator[Review]:
     yield Review(_LABELS[path.parent.name], text, str(path), films[number] if films else "")
 
 
-def tokenize(text: str) -> list[str]:
-    """Lower-case words, with clitics split off and punctuation by itself; line breaks of HTML are spaces.
+def held_out_reviews(labels: Tensor, films: Tensor, share: float, seed: int) -> Tensor:
+    """Which reviews are held out for validation: a share of each label, and no film on both sides.
 
-    Example:
-        >>> tokenize("It isn't Bergman's best sci-fi,<br />but we'd see it again!")
-        ['it', 'is', "n't", 'bergman', "'s", 'best', 'sci-fi', ',', 'but', 'we', "'d", 'see', 'it', 'again', '!']
+    The films of the test half are not those of the training half, so neither should be those of validation. Where the
+    films are known, whole films are held out, in random order, as long as no label gets more than its share. Where they
+    are not, reviews of one film and label still lie side by side, and stretches of neighbours are held out. At the ends
+    of a stretch a film is cut in two, and its reviews of the other label stay in training.
+
+    Args:
+        labels: 0 or 1, (B,).
+        films: numbers from 0 on, -1 where not known, (B,).
+        share: of each label; at least one review is held out.
+        seed: of the choice.
+
+    Raises:
+        LabError: if every film has more reviews than the share.
     """
-    return _TOKEN.findall(_BREAK.sub(" ", text.lower()))
+    wanted = [max(round(share * int((labels == label).sum())), 1) for label in (0, 1)]
+    if bool((films < 0).any()):
+        return _held_out_stretches(labels, wanted, seed)
+    counts = torch.zeros(int(films.max()) + 1, 2, dtype=torch.long)
+    counts.index_put_((films.long(), labels), torch.ones_like(labels), accumulate=True)
+    chosen = torch.zeros(len(counts), dtype=torch.bool)
+    for film in shuffled(len(counts), seed):
+        left = [room - count for room, count in zip(wanted, counts[film].tolist(), strict=True)]
+        if min(left) >= 0:
+            chosen[film], wanted = True, left
+    if not bool(chosen.any()):
+        raise LabError("every film has more reviews than validation may hold; pass a larger --data.valid")
+    return chosen[films.long()]
+
+
+def _held_out_stretches(labels: Tensor, wanted: Sequence[int], seed: int) -> Tensor:
+    held_out = torch.zeros(len(labels), dtype=torch.bool)
+    for label, count in enumerate(wanted):
+        places = (labels == label).nonzero().flatten()
+        stretches = places.tensor_split(_STRETCHES)
+        order = torch.cat([stretches[i] for i in shuffled(_STRETCHES, seed)])
+        held_out[order[:count]] = True
+    return held_out

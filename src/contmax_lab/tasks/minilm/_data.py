@@ -1,0 +1,168 @@
+"""Reviews as numbers of tokens, beside the weights of the model: one small folder that a training needs."""
+
+import bz2
+import dataclasses
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from contmax_lab.contract import Splits
+from contmax_lab.data import (
+    REVIEW_PARTS,
+    REVIEWS_ORIGINAL,
+    film_files,
+    held_out_reviews,
+    read_reviews,
+    review_sources,
+    shuffled,
+)
+from contmax_lab.errors import LabError
+from contmax_lab.files import fingerprint, prepared_folder
+from contmax_lab.packages import require
+from contmax_lab.tasks.minilm import MinilmData
+from contmax_lab.tasks.minilm._pretrained import CONFIG, PADDING, TOKENIZER, WEIGHTS, pretrained_folder, write_half
+
+KEY_FILE = "minilm.json"
+# Part of the key of the cache; raise it when the format of the prepared files changes.
+_FORMAT = 1
+_FIELDS = ("lengths", "labels", "films")
+# Numbers of tokens are stored in two bytes.
+_MOST_TOKENS = 2**16
+# Batches are padded to a multiple of this many tokens: kernels on a GPU are made anew for fewer shapes.
+_MULTIPLE = 16
+# Reviews that the tokenizer takes at once.
+_TOGETHER = 1000
+
+
+@dataclasses.dataclass(frozen=True)
+class Reviews:
+    """Reviews as numbers of tokens, the first and the last of which begin and end the text.
+
+    Args:
+        tokens: of all reviews of a part, one after the other.
+        starts: where each of these reviews begins, (B,).
+        lengths: its tokens, (B,).
+        labels: 1 = positive, 0 = negative, (B,).
+        draws: a random number in [0, 1) for each of the tokens, where reviews are read in full detail; or None.
+    """
+
+    tokens: Tensor
+    starts: Tensor
+    lengths: Tensor
+    labels: Tensor
+    draws: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, indices: Sequence[int]) -> "Reviews":
+        chosen = torch.as_tensor(indices, dtype=torch.long)
+        return Reviews(self.tokens, self.starts[chosen], self.lengths[chosen], self.labels[chosen], self.draws)
+
+    def batch(self) -> dict[str, Tensor]:
+        """``tokens`` (B, L), padded with 0; ``labels``; and ``draws`` (B, L) where there are any."""
+        steps = torch.arange(math.ceil(int(self.lengths.max()) / _MULTIPLE) * _MULTIPLE)
+        places = (self.starts.unsqueeze(-1) + steps).clamp(max=len(self.tokens) - 1)
+        inside = steps < self.lengths.unsqueeze(-1)
+        batch = {"tokens": torch.where(inside, self.tokens[places], PADDING).long(), "labels": self.labels}
+        return batch if self.draws is None else {**batch, "draws": torch.where(inside, self.draws[places], 0.0)}
+
+
+def prepared(data: MinilmData) -> Path:
+    """The folder that a training needs: made now, or by an earlier call, or given as the path.
+
+    Raises:
+        LabError: if a file is not as it should be, or a package is missing.
+    """
+    if data.path is None:
+        raise LabError(f"no path was given for the reviews; pass --data.path FOLDER. The original: {REVIEWS_ORIGINAL}")
+    if (data.path / KEY_FILE).is_file():
+        return data.path
+    sources, pretrained = review_sources(data.path), pretrained_folder(data.pretrained)
+    files = [*(path for paths in sources.values() for path in [*paths, *film_files(paths)])]
+    key = {
+        "format": _FORMAT,
+        "reviews": {part: str(paths[0].parent) for part, paths in sources.items() if paths},
+        "pretrained": str(pretrained),
+        "max_tokens": int(data.max_tokens),
+        "of": fingerprint([*files, *(pretrained / name for name in (CONFIG, WEIGHTS, TOKENIZER))]),
+    }
+    root = data.path / ".contmax" if data.cache is None else data.cache
+    make = (sources, pretrained, int(data.max_tokens))
+    return prepared_folder(root, KEY_FILE, key, lambda folder: _prepare(*make, folder))
+
+
+def _prepare(sources: dict[str, list[Path]], pretrained: Path, max_tokens: int, folder: Path) -> None:
+    tokenizer = require("tokenizers", "Preparing reviews").Tokenizer.from_file(str(pretrained / TOKENIZER))
+    if tokenizer.get_vocab_size() > _MOST_TOKENS:
+        raise LabError(f"{pretrained / TOKENIZER} has more than {_MOST_TOKENS:,} tokens; pass another model")
+    tokenizer.no_padding()
+    tokenizer.enable_truncation(max_tokens)
+    parts = {}
+    for part in REVIEW_PARTS:
+        texts, labels, films = _columns(sources[part])
+        numbers = list(_tokenised(tokenizer, texts))
+        lengths = np.array([len(own) for own in numbers], dtype=np.uint16)
+        parts[part] = np.concatenate(numbers)
+        columns: dict[str, NDArray] = dict(zip(_FIELDS, (lengths, labels, films), strict=True))
+        for field, values in columns.items():
+            np.save(folder / f"{part}.{field}.npy", values)
+    used = np.unique(np.concatenate([np.array([PADDING], dtype=np.uint16), *parts.values()]))
+    for part, tokens in parts.items():
+        # bz2 takes a tenth of the time of xz for a file that is a sixth larger.
+        with bz2.open(folder / f"{part}.tokens.npy.bz2", "wb") as file:
+            np.save(file, np.searchsorted(used, tokens).astype(np.uint16))
+    write_half(pretrained, folder, used)
+
+
+def _columns(paths: list[Path]) -> tuple[list[str], NDArray[np.int8], NDArray[np.int32]]:
+    """Texts, labels and numbers of films, −1 where not known."""
+    films: dict[str, int] = {"": -1}
+    texts, labels, film = [], [], []
+    for review in read_reviews(paths):
+        texts.append(review.text.replace("<br />", " "))
+        labels.append(review.label)
+        film.append(films.setdefault(review.film, len(films) - 1))
+    return texts, np.array(labels, dtype=np.int8), np.array(film, dtype=np.int32)
+
+
+def _tokenised(tokenizer: object, texts: list[str]) -> Iterator[NDArray[np.uint16]]:
+    for start in range(0, len(texts), _TOGETHER):
+        for encoded in tokenizer.encode_batch(texts[start : start + _TOGETHER]):  # type: ignore[attr-defined]
+            yield np.array(encoded.ids, dtype=np.uint16)
+
+
+def load(data: MinilmData, seed: int = 0) -> Splits:
+    """Read, and hold out the same share of both labels for validation; the seed draws the random words of the test."""
+    folder = prepared(data)
+    try:
+        (train, films), (test, _) = (_read(folder, part) for part in REVIEW_PARTS)
+    except (OSError, ValueError, EOFError) as error:
+        raise LabError(f"{folder} is damaged: {' '.join(str(error).split())}; delete it") from None
+    held_out = held_out_reviews(train.labels, films, data.valid, data.split)
+    kept, held = ((held_out == chosen).nonzero().flatten().tolist() for chosen in (False, True))
+    draws = torch.rand(len(test.tokens), generator=torch.Generator().manual_seed(seed))
+    train, valid, test = (
+        part[shuffled(len(part), data.split)[: data.limit]] if data.limit else part
+        for part in (train[kept], train[held], dataclasses.replace(test, draws=draws))
+    )
+    return Splits(train, valid, test, {"pretrained": folder})
+
+
+def _read(folder: Path, part: str) -> tuple[Reviews, Tensor]:
+    """The reviews of a part, and the numbers of their films."""
+    with bz2.open(folder / f"{part}.tokens.npy.bz2") as file:
+        tokens = torch.from_numpy(np.load(file, allow_pickle=False).astype(np.int32))
+    lengths, labels, films = (
+        torch.from_numpy(np.load(folder / f"{part}.{field}.npy", allow_pickle=False).astype(np.int64))
+        for field in _FIELDS
+    )
+    ends = lengths.cumsum(0)
+    if not len(lengths) == len(labels) == len(films) or int(ends[-1]) != len(tokens):
+        raise ValueError("its arrays do not fit together")
+    return Reviews(tokens, ends - lengths, lengths, labels), films
