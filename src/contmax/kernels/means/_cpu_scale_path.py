@@ -214,11 +214,15 @@ def plane_rows(form, order, rule, out, start, stop):  # type: ignore[no-untyped-
     f = form.dtype.type
     block = of(f, 128, 32)
     w = np.empty(ROWS * block, f)
-    table, nodes = w.reshape(ROWS, block), path_nodes(rule, f)
+    nodes = path_nodes(rule, f)
     for first in range(start, stop, block):
         count = min(block, stop - first)
-        table[:VERTEX] = f(0.25)
-        table[:VERTEX, :count] = form[first : first + count].T
+        w[: VERTEX * block] = f(0.25)
+        for row in range(5):
+            for i in range(count):
+                w[row * block + i] = form[first + i, row]
         integrate(w, f(order), rule, nodes)
-        out[first : first + count, 0] = table[VALUE, :count]
-        out[first : first + count, 1:] = f(-0.5) * table[BY_A:BY_LAW, :count].T
+        for row in range(6):
+            factor = f(1 if row == 0 else -0.5)
+            for i in range(count):
+                out[first + i, row] = factor * w[(VALUE + row) * block + i]
