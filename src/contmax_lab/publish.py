@@ -10,7 +10,7 @@ made them, and a test compares. Where the title ends with «; without peers», r
 «; with shares», the share of the memory's bandwidth stands behind each number, in per cent.
 Before that it makes the means and differences of ``results/*.json`` anew from the cells in the same files, as the
 tables of the tasks say now; nothing is trained. What needs a GPU may be missing; the page then says how to measure it.
-The picture of the suite `growth` is drawn too, where matplotlib is installed.
+The pictures of the suites `growth` and `gpt` are drawn too, where matplotlib is installed.
 """
 
 import json
@@ -19,7 +19,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from contmax_lab.bench import Figure, draw_growth, share_table
+from contmax_lab.bench import Figure, draw_gpt, draw_growth, share_table
 from contmax_lab.packages import version
 from contmax_lab.registry import find_table
 from contmax_lab.tables import summarised_again, write_results
@@ -28,7 +28,7 @@ _ROOT = Path(__file__).parents[2]
 _BLOCK = re.compile(r"(<!-- (results/\S+\.json)(?:: ([^\n]+?))? -->\n).*?(<!-- end of table -->)", re.DOTALL)
 _PAGES = ("README.md", "docs/**/*.md")
 _ALONE, _SHARES = "; without peers", "; with shares"
-_GROWTH = "results/bench/gpu-growth"
+_PICTURES = {"results/bench/gpu-growth": draw_growth, "results/bench/gpu-gpt": draw_gpt}
 
 
 def main() -> None:
@@ -45,9 +45,10 @@ def main() -> None:
         if current != text:
             page.write_text(current, encoding="utf-8")
             print(f"rewrote {page.relative_to(_ROOT)}", file=sys.stderr)
-    measured = _ROOT / f"{_GROWTH}.json"
-    if measured.is_file() and version("matplotlib"):
-        draw_growth(json.loads(measured.read_text(encoding="utf-8")), _ROOT / f"{_GROWTH}.png")
+    for name, draw in _PICTURES.items():
+        measured = _ROOT / f"{name}.json"
+        if measured.is_file() and version("matplotlib"):
+            draw(json.loads(measured.read_text(encoding="utf-8")), _ROOT / f"{name}.png")
 
 
 def resummarised(content: dict[str, Any]) -> dict[str, Any]:

@@ -9,15 +9,17 @@
 :class:`Mixture`                          several of one family, with the union of their supports
 :class:`Empirical`                        weighted samples
 :class:`LineDensity`, :class:`LineLaw`    base classes for your own symmetric family on the line
-``stats``                                 some of them with the interface of scipy.stats
+``stats``                                 some of them with the interface of scipy.stats, loaded when it is used
 ========================================  ==========================================================================
 
 The Laplace density (score −|t−μ|/b, α = 1) is torch's own ``Laplace``. Importing this package registers
 Kullback–Leibler divergences with ``torch.distributions.kl_divergence``.
 """
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from contmax.densities import _divergence as _divergence
-from contmax.densities import stats as stats
 from contmax.densities._beta_gaussian import BetaGaussian as BetaGaussian
 from contmax.densities._beta_gaussian import TruncatedParabola as TruncatedParabola
 from contmax.densities._density import Density as Density
@@ -30,3 +32,17 @@ from contmax.densities._mixture import Empirical as Empirical
 from contmax.densities._mixture import Mixture as Mixture
 from contmax.densities._multivariate import MultivariateBetaGaussian as MultivariateBetaGaussian
 from contmax.densities._multivariate import TruncatedParaboloid as TruncatedParaboloid
+
+if TYPE_CHECKING:
+    from contmax.densities import stats as stats
+
+
+def __getattr__(name: str) -> Any:
+    """Import ``contmax.densities.stats`` on its first use."""
+    if name == "stats":
+        return importlib.import_module("contmax.densities.stats")
+    raise AttributeError(f"module 'contmax.densities' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), "stats"})

@@ -124,7 +124,7 @@ class _Mean(torch.autograd.Function):
         # A compiled backward pass is not differentiated again: computed slopes are enough.
         if not slopes or (may_be_differentiated() and not torch.compiler.is_compiling()):
             _, *slopes = _integrate(inputs, True, *ctx.law)
-        # Slopes in M and y have more dimensions than the cotangent, (*pairs).
+        # Slopes may have more dimensions than the cotangent, (*pairs).
         grads = [cotangent.reshape(*cotangent.shape, *(1,) * (x.dim() - cotangent.dim())) * x for x in slopes]
         return *(None,) * (5 + ctx.count), *grads
 

@@ -19,7 +19,7 @@ from contmax.losses._finite import check_options, reduced, weighted
 
 Loss = Callable[[Any, Any], Tensor]
 
-# Safe values of parameters in unlabelled examples, and the families that have no other parameters.
+# Safe values of parameters in unlabelled examples, and the families that receive them there.
 _HARMLESS = {"low": 0.0, "high": 1.0, "loc": 0.0, "scale": 1.0, "df": 3.0}
 _HARMLESS_FAMILIES = (Uniform, Normal, Laplace, StudentT, LineDensity)
 

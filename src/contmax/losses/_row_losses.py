@@ -91,7 +91,13 @@ class _FusedLoss(torch.autograd.Function):
     """Losses along the last axis by Triton's kernels, which save a few statistics per row for the backward pass."""
 
     generate_vmap_rule = True
-    forward = staticmethod(row_losses)
+
+    @staticmethod
+    def forward(
+        z: Tensor, target: Tensor, mask: Tensor | None, alpha: float, smoothing: float
+    ) -> tuple[Tensor, Tensor]:
+        # torch.compile does not trace an operator that is itself the method.
+        return row_losses(z, target, mask, alpha, smoothing)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:

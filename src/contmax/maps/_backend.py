@@ -154,7 +154,7 @@ def _entmax_backward(
 
 
 def _numba_takes(x: Tensor, alpha: float | Tensor, backend: str) -> bool:
-    """Whether numba's kernels take x, whose dtype a saved-tensor hook may have changed, and α, all at most 2."""
+    """Whether numba has kernels for x and α: a hook on saved tensors may change x's dtype, and α must be ≤ 2."""
     if backend != Backend.NUMBA.value or x.dtype not in NUMBA_DTYPES:
         return False
     return not isinstance(alpha, Tensor) or not bool((alpha > 2).any())

@@ -29,7 +29,7 @@ _TOLERANCE = 1e-12
 _MOST_HALVINGS = 36
 # Limit of the number of cells, which all scores of a batch share, and limit of cells times scores.
 _MOST_CELLS, _MOST_CELLS_OF_BATCH = 4096, 2**16
-# Points per cell at which the score is reread if refinement has hit the limit of cells.
+# At the limit of cells, the error is estimated from this many more points per cell.
 _HELD_OUT = 2
 # Extrapolation from the nodes to the edge of a cell multiplies noise by up to this factor.
 _EXTRAPOLATION = 16

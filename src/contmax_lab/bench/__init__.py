@@ -16,6 +16,8 @@ from contmax_lab.bench._figure import Figure as Figure
 from contmax_lab.bench._figure import Suite as Suite
 from contmax_lab.bench._figure import record as record
 from contmax_lab.bench._figure import tables as tables
+from contmax_lab.bench._gpt import GPU_GPT
+from contmax_lab.bench._gpt import draw_gpt as draw_gpt
 from contmax_lab.bench._gpu_attention import GPU_ATTENTION, GPU_GROWTH
 from contmax_lab.bench._gpu_attention import draw_growth as draw_growth
 from contmax_lab.bench._gpu_maps import GPU_LOSSES, GPU_MAPS
@@ -48,6 +50,7 @@ GPU_SUITES: list[Suite] = [
     GPU_ENTMAX_ATTENTION,
     GPU_ENTMAX_ATTENTION_PEERS,
     GPU_DECODE,
+    GPU_GPT,
     GPU_GROWTH,
     GPU_TRANSLATION,
     GPU_VQA,

@@ -56,7 +56,7 @@ def entmax15(X: Float[Tensor, "..."], dim: int = -1, k: int | None = None) -> Fl
 
 
 class _Configured(nn.Module):
-    """A module that stores its constructor arguments as attributes; Parameters among these are learned.
+    """A module that stores its constructor arguments as attributes; `nn.Parameter`s among these are learned.
 
     A subclass declares the arguments with defaults, as in ``class Entmax15Loss(_GenericLoss, k=100)``.
     """

@@ -51,7 +51,7 @@ def add_listed_gradients(
     `lists` are keys, weights and gradients of the scores; g (heads, queries, c) is the cotangent of the means.
     """
     d_query = torch.empty_like(query)
-    # Its size tells `over_rows` the amount of work.
+    # `heads` tells `over_rows` the amount of work.
     heads = query.new_empty((len(d_key), lists[0].numel() // max(len(d_key), 1)), dtype=torch.int8)
     sums = [x.numpy() for x in (d_key, d_value, d_query)]
     given = [x.numpy(force=True) for x in (query, key, g)]

@@ -178,7 +178,7 @@ def list_keys(
 ):  # fmt: skip
     """Write KEYS and SCORES (heads, queries, CAPACITY) and COUNTS (heads, queries) for queries begin … last − 1.
 
-    Scores are less the maximum of the row. STARTS (heads, queries, 2) gets this maximum, NaN for a row with NaN, and a
+    SCORES hold score − maximum of the row. STARTS (heads, queries, 2) gets this maximum, NaN for a row with NaN, and a
     lower bound of the normaliser A. A program lists R rows; P threads share the T tiles of a row, so that one
     instruction serves several rows. For `list_undecided`: TILES (heads, programs, T) get the tiles that are undecided
     for any of the R rows, and TILE_COUNTS (heads, programs) their number; bit i of BITS (heads, programs, P, R), at

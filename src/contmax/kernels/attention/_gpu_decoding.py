@@ -41,7 +41,7 @@ from contmax.kernels.rows._gpu_solve import (
     sums,
 )
 
-# A tile has runs of this many neighbouring keys. The LANES tiles of a block take runs in turn: one warp holds a tile.
+# The LANES tiles of a block take runs of this many neighbouring keys in turn: one warp holds a run.
 _NEIGHBOURS = tl.constexpr(8)
 _MOST_STEPS = tl.constexpr(40)
 # Arguments that Triton does not specialise: one compiled kernel serves caches of all lengths.
@@ -157,7 +157,7 @@ def _estimate(X, end, maximum, epsilon, K: tl.constexpr, SAMPLE: tl.constexpr):
 def _solve_over(X, end, maximum, epsilon, normaliser, t, K: tl.constexpr, ROUGH: tl.constexpr, CHUNK: tl.constexpr):
     """t, (1,), of a row of scores X in memory, by Newton steps from an estimate of the normaliser A and its t.
 
-    A step from above A leads below it; from there steps climb.
+    From above A, one step leads below A; from there steps climb.
     """
     column = tl.arange(0, CHUNK)
     steps = 0

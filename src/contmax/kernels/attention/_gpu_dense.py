@@ -90,7 +90,7 @@ def solve_dense(
     """Solve dense blocks: STARTS gets t in place of the bound of A, DENSE the span of blocks of keys with mass.
 
     Without lists all blocks are dense, and maxima and bounds are computed first. Then SHIFTS (heads, queries) get
-    `shift_of_rows`, MARKS (key heads,) get 1 if a shift is not 0, and the maxima in STARTS are less the shifts.
+    `shift_of_rows`, MARKS (key heads,) get 1 if a shift is not 0, and shifts are subtracted from the maxima in STARTS.
     """
     ROUGH: tl.constexpr = Q.dtype.element_ty != tl.float32  # four digits are enough in half precision
     block, head, b, h = last_block_and_head(abreast, heads)

@@ -156,7 +156,7 @@ def dense_keys_backward(
             head = b * heads + h
             extras = Extras(scale, M + (b * mb + h * mh), (mi, mj), HAS_MASK, B + (b * bb + h * bh), (bi, bj), HAS_BIAS)
             epsilon = epsilon_of_heads(A, fixed_epsilon, h, PER_HEAD, DENSE_ROWS)
-            # Loop over runs of blocks of rows with mass in these keys: a run is pipelined, and loads rows ahead.
+            # Visit blocks of rows with mass in these keys by runs of neighbours: Triton pipelines a run.
             low, high = first_and_end(DENSE, head * row_blocks + blocks, blocks < row_blocks)
             has_mass = (low <= n // COLUMNS) & (n // COLUMNS < high)
             for POWER in tl.static_range(ORDER, 1 if PER_HEAD else ORDER + 1):

@@ -57,7 +57,7 @@ def _solved(lists, rows, K: tl.constexpr, ROUGH: tl.constexpr, WIDE: tl.constexp
     exists = slot[None, :] < count[:, None]
     y = tl.load(WEIGHTS + at, mask=exists, other=NOTHING)
     key = tl.load(KEYS + at, mask=exists, other=0)
-    # Listed scores are less the row's maximum, but after rounding their maximum may not be 0: subtract it too.
+    # Listed scores had the row's maximum subtracted, but rounding may leave a maximum that is not 0: subtract it too.
     maximum = tl.where(count > 0, tl.max(y, 1), 0.0)
     y = tl.where(exists, y - maximum[:, None], NOTHING)
     normaliser = tl.maximum(normaliser - maximum, 0.0)

@@ -29,7 +29,7 @@ os.register_at_fork(after_in_child=_workers.cache_clear)
 
 def array_of(tensor: Tensor) -> Any:
     """The tensor's numbers, in a contiguous array."""
-    # `force` computes lazy negations (`x.is_neg()`), and allocates zeros that have no memory.
+    # `force` also takes lazy negations (`x.is_neg()`) and ZeroTensors, which have no memory.
     return tensor.contiguous().numpy(force=True)
 
 

@@ -167,7 +167,7 @@ def backward_beyond_two(
     P, G, A, DX, DA, rows, n, size_b, size_c, ga, gb, gc, gn, largest,
     NEEDS_ALPHA: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
-    """Store gradients of rows with α > 2, with s = p^{2−α} over its largest value, as in `contmax.maps._jacobian`.
+    """Store gradients of rows with α > 2. As in `contmax.maps._jacobian`, s = p^{2−α} is summed as s / max s.
 
     The anchor, subtracted from g, is g at a point of smallest p. y = s (g − anchor) e^{−Λ}, Λ such that max |y| = 1.
     """

@@ -16,7 +16,7 @@ from contmax.kernels.rows._gpu_solve import below, climb
 
 # If no thread has to list more than this many scores of a tile, each thread lists its scores one by one.
 _FEW_OF_A_THREAD = tl.constexpr(3)
-# The relative rounding error of a sum and a difference in float32, with a margin.
+# The relative rounding error of maximum + A − score in float32, with a margin.
 _LAST_BITS = tl.constexpr(2.4e-7)
 
 

@@ -34,7 +34,7 @@ def chunk_sums(
     X, M, at, mask_at, n, top, t, epsilon,
     K: tl.constexpr, ROUGH: tl.constexpr, HAS_MASK: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
-    """Sums over a row of weights, escorts (`relative_weights`) and weights·y, y = scores less `top`; (1,) each."""
+    """Sums of weights, escorts (`relative_weights`) and weights·y over a row, y = scores − `top`; (1,) each."""
     # Reduce once, at the end, so that threads wait for each other once.
     total = tl.zeros([1, CHUNK], tl.float32)
     slope = tl.zeros([1, CHUNK], tl.float32)
