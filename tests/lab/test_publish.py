@@ -118,12 +118,14 @@ def test_large_numbers_have_no_exponent_and_changes_are_told(folder):
     assert "commit 0123456 with changes · a processor" in text
 
 
-def test_the_picture_of_growth_is_drawn_where_it_was_measured(folder, monkeypatch):
+@pytest.mark.parametrize("name", ["gpu-growth", "gpu-gpt"])
+def test_a_picture_is_drawn_where_its_figures_were_measured(folder, monkeypatch, name):
     drawn = []
-    monkeypatch.setattr(publish, "draw_growth", lambda results, path: drawn.append((results, path.name)))
+    file = f"results/bench/{name}"
+    monkeypatch.setitem(publish._PICTURES, file, lambda results, path: drawn.append((results, path.name)))
     publish.main()
     assert not drawn
     (folder / "results" / "bench").mkdir()
-    (folder / "results" / "bench" / "gpu-growth.json").write_text('{"figures": []}')
+    (folder / f"{file}.json").write_text('{"figures": []}')
     publish.main()
-    assert drawn == [({"figures": []}, "gpu-growth.png")]
+    assert drawn == [({"figures": []}, f"{name}.png")]

@@ -98,12 +98,14 @@ class _Block(torch.nn.Module):
 
     def forward(self, x: Tensor, alpha: float) -> Tensor:
         query, key, value = self.heads_of(x)
+        attended: Any
         if alpha == 1:
             attended = F.scaled_dot_product_attention(query, key, value, is_causal=True)
         else:
             attended = contmax.entmax_attention(query, key, value, alpha=alpha, is_causal=True)
         x = x + self.output(attended.transpose(1, 2).flatten(-2))
-        return x + self.narrow(F.gelu(self.wide(self.before_layers(x))))
+        added: Tensor = self.narrow(F.gelu(self.wide(self.before_layers(x))))
+        return x + added
 
 
 class _Gpt(torch.nn.Module):
@@ -185,7 +187,7 @@ def _step(model: _Gpt, loss_of: Callable[..., Tensor], words: Tensor, alpha: flo
     def step() -> None:
         with torch.autocast(words.device.type, torch.bfloat16):
             loss = loss_of(words, alpha)
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         optimizer.step()
         optimizer.zero_grad()
 
@@ -205,7 +207,7 @@ def _trained(model: _Gpt, attention: _Attention, plan: _Plan, size: _Size, text:
             group["lr"] = _RATE * _rate(step, plan.steps)
         with torch.autocast(text.device.type, torch.bfloat16):
             loss = model(_drawn(text, size, generator), alpha)
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
