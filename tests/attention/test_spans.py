@@ -121,6 +121,68 @@ def test_block_masks_are_dense_masks(name, monkeypatch):
     )
 
 
+def test_block_masks_whose_lists_are_padded_with_blocks():
+    """Entries behind the first `counts` of a list may be anything, as may its width."""
+    counts = torch.tensor([[[2, 2, 1]]], dtype=torch.int32)
+    i, j = torch.arange(40).unsqueeze(1) // 16, torch.arange(40) // 16
+    mask = torch.tensor([[1, 1, 0], [1, 1, 0], [0, 1, 0]], dtype=torch.bool)[i, j]
+    for padding in (0, 1, -1, 99):
+        lists = torch.tensor([[[[1, 0, padding], [1, 0, padding], [1, padding, padding]]]], dtype=torch.int32)
+        for width in (3, 2):
+            block_mask = BlockMask.from_kv_blocks(counts, lists[..., :width], BLOCK_SIZE=16, seq_lengths=(40, 40))
+            found = _block_mask.keys_allowed_by(block_mask, 40, 40, torch.device("cpu"))
+            place = torch.arange(40)
+            spans = (place >= found.spans[..., :1]) & (place < found.spans[..., 1:])
+            assert torch.equal(spans[0, 0], mask)
+
+
+def test_block_masks_are_for_as_many_sequences_and_heads():
+    def made(batch, heads):
+        return create_block_mask(lambda b, h, q, k: q >= k, batch, heads, 30, 30, device="cpu")
+
+    given = [torch.randn(3, 2, 2, 30, 4) for _ in range(3)]  # a batch of two axes
+    expected = entmax_attention(*given, is_causal=True)
+    for batch, heads in ((None, None), (6, None), (None, 2), (6, 2)):
+        assert torch.allclose(entmax_attention(*given, block_mask=made(batch, heads)), expected, atol=1e-6)
+    assert entmax_attention(*(x[0, 0, 0] for x in given), block_mask=made(None, None)).shape == (30, 4)
+    for batch, heads in ((3, None), (2, None), (None, 3)):
+        with pytest.raises(ValueError, match="block_mask is for"):
+            entmax_attention(*given, block_mask=made(batch, heads))
+
+
+def test_a_block_mask_that_was_read_without_gradients_serves_training():
+    block_mask = create_block_mask(MASKS["first keys and a window"][0], None, None, 300, 300, device="cpu")
+    given = drawn(300, 300)
+    with torch.inference_mode():
+        entmax_attention(*given, block_mask=block_mask)
+    torch.autograd.grad(entmax_attention(*given, block_mask=block_mask).sum(), given)
+
+
+def test_keys_that_a_bias_by_distance_and_a_window_hide():
+    query, key, value = (x.detach()[:, :, :5] for x in drawn())
+    bias = torch.zeros(9, dtype=torch.float64)
+    bias[4:] = -torch.inf  # only earlier keys
+    key, value = (x.index_fill(2, torch.tensor([4]), torch.nan) for x in (key, value))
+    output = entmax_attention(query, key, value, bias=bias, is_causal=True, window=(3, 0))
+    assert output.isfinite().all()
+
+
+@pytest.mark.parametrize("shape", [(), (1, 1), (2, 1, 1, 1), (2, 1, 30, 1)])
+def test_masks_and_biases_of_one_column(shape):
+    given = drawn()
+    mask, bias = torch.rand(shape) < 0.5, torch.randn(shape, dtype=torch.float64)
+    near = torch.ones(30, 30, dtype=torch.bool).tril().triu(-2)
+    assert_same(
+        given, {"is_causal": True, "window": (2, 0), "mask": mask, "bias": bias}, {"mask": near & mask, "bias": bias}
+    )
+
+
+def test_the_widest_window():
+    given = [x.detach() for x in drawn()]
+    wide = entmax_attention(*given, window=(2**63 - 1, 2**63 - 1))
+    assert torch.equal(wide, entmax_attention(*given, window=(100, 100)))
+
+
 def test_block_masks_by_blocks_alone():
     """Without a function every listed block may be attended whole, in part as well as full."""
     some, full = torch.tensor([[[1, 1]]], dtype=torch.int32), torch.tensor([[[0, 1]]], dtype=torch.int32)

@@ -94,6 +94,12 @@ def test_packed_sequences(name):
     assert torch.allclose(packed, torch.cat(alone, 1), atol=1e-5)
 
 
+def test_packed_sequences_are_a_batch_of_one():
+    offsets = torch.tensor([0, 7, 16], dtype=torch.int32)
+    with pytest.raises(ValueError, match="a batch of 2"):
+        tiny("llama")(torch.ones(2, 16, dtype=torch.long), cu_seq_lens_q=offsets, cu_seq_lens_k=offsets)
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_softmax_at_alpha_one(name, integration):
     model, inputs = tiny(name), padded_inputs(name)

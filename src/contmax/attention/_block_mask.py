@@ -18,7 +18,7 @@ class Allowed(NamedTuple):
     mask: Tensor | None
 
 
-# Reading a mask takes a pass over all pairs of queries and keys, so it is kept as long as the mask lives.
+# Reading a mask takes a pass over all pairs of queries and keys, so what was read is kept as long as the mask lives.
 _READ: "weakref.WeakKeyDictionary[Any, dict[tuple[Any, ...], Allowed]]" = weakref.WeakKeyDictionary()
 
 
@@ -44,9 +44,11 @@ def keys_allowed_by(block_mask: Any, queries: int, keys: int, device: torch.devi
             "block_mask is read in Python and cannot be traced. Pass cu_seqlens or window, or a boolean tensor as mask."
         )
     read = _READ.setdefault(block_mask, {})
-    place = (queries, keys, device)
+    place = (queries, keys, device, block_mask.mask_mod)
     if place not in read:
-        read[place] = _read(block_mask, queries, keys, device)
+        # What inference mode makes could not be saved for a backward pass later.
+        with torch.inference_mode(False), torch.no_grad():
+            read[place] = _read(block_mask, queries, keys, device)
     return read[place]
 
 
@@ -71,14 +73,12 @@ def _allowed(block_mask: BlockMask, rows: Tensor, keys: int) -> Tensor:
     """Which keys the queries `rows` may attend, (B, H, rows, keys)."""
     by_query, by_key = block_mask.BLOCK_SIZE
     place = torch.arange(keys, device=rows.device)
-    some = _listed(block_mask.kv_num_blocks, block_mask.kv_indices)
+    blocks = -(-keys // by_key)
+    some = _listed(block_mask.kv_num_blocks, block_mask.kv_indices, blocks)
     whole = torch.zeros_like(some)
     if block_mask.full_kv_num_blocks is not None and block_mask.full_kv_indices is not None:
-        whole = _listed(block_mask.full_kv_num_blocks, block_mask.full_kv_indices)
-    some, whole = (
-        x.to(rows.device)[..., rows // by_query, :][..., (place // by_key).clamp(max=x.shape[-1] - 1)]
-        for x in (some, whole)
-    )
+        whole = _listed(block_mask.full_kv_num_blocks, block_mask.full_kv_indices, blocks)
+    some, whole = (x.to(rows.device)[..., rows // by_query, :][..., place // by_key] for x in (some, whole))
     batch, heads = (torch.arange(n, device=rows.device) for n in some.shape[:2])
     test = block_mask.mask_mod
     for axes in ((None, None, None, 0), (None, None, 0, None), (None, 0, None, None), (0, None, None, None)):
@@ -86,7 +86,9 @@ def _allowed(block_mask: BlockMask, rows: Tensor, keys: int) -> Tensor:
     return whole | (some & test(batch, heads, rows, place))
 
 
-def _listed(counts: Tensor, indices: Tensor) -> Tensor:
+def _listed(counts: Tensor, indices: Tensor, blocks: int) -> Tensor:
     """Which blocks of keys are among the first `counts` of `indices`, (B, H, blocks of queries, blocks of keys)."""
     is_listed = torch.arange(indices.shape[-1], device=indices.device) < counts.unsqueeze(-1)
-    return torch.zeros_like(is_listed).scatter(-1, indices.long(), is_listed)
+    # Entries that are not listed may hold anything; they go to a column behind the last block.
+    place = torch.where(is_listed, indices.long(), blocks)
+    return is_listed.new_zeros((*counts.shape, blocks + 1)).scatter(-1, place, True)[..., :blocks]

@@ -65,8 +65,9 @@ def entmax_attention(
             Queries are aligned with keys as for `is_causal`; a causal window of 512 keys is ``is_causal=True,
             window=(511, 0)``.
         block_mask: a ``BlockMask`` of torch.nn.attention.flex_attention, combined with all of these. It is read once,
-            which takes a pass over all pairs; a mask that gives every query one span of keys (documents, windows,
-            prefixes) then takes memory for the queries only, any other is kept as a boolean mask.
+            by a pass over all pairs: tensors that its function reads must not change later. A mask that gives every
+            query one span of keys (documents, windows, prefixes) takes memory for the queries only, any other is kept
+            as a boolean mask.
         softcap: c > 0: scores s⟨q, k⟩ become c·tanh(s⟨q, k⟩/c), before the bias is added.
         sinks: one more score per head, (H,), for a key whose value is 0: it takes weight from all other keys.
             Differentiable. With sinks or a cap the weights of a block of queries are computed as a matrix.

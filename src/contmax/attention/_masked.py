@@ -72,7 +72,7 @@ def _seen_and_asking(inputs: Inputs) -> tuple[Tensor | None, Tensor | None]:
     parts = [] if inputs.mask is None else [inputs.mask]
     if bias is not None:
         parts.append(bias.detach() != -torch.inf)
-    if any(part.shape[-2] > 1 for part in parts):
+    if any(part.shape[-2] > 1 for part in parts) or (line is not None and inputs.spans is not None):
         allowed = allowed_keys(inputs)
         if inputs.bias is not None:
             allowed = _both(allowed, bias_of_scores(inputs.bias.detach(), queries, keys) != -torch.inf)
@@ -97,6 +97,7 @@ def _seen_and_asking_of_spans(spans: Tensor, parts: list[Tensor], keys: int) -> 
     begins, ends = spans.long().split(1, -1)
     # A query may attend a key of `parts` if more of them lie before the end of its span than before the begin.
     open_keys = functools.reduce(torch.logical_and, parts) if parts else begins.new_ones((1, keys), dtype=torch.bool)
+    open_keys = open_keys.expand(*open_keys.shape[:-1], keys)
     leading = torch.broadcast_shapes(open_keys.shape[:-2], spans.shape[:-2])
     before = F.pad(open_keys.cumsum(-1), (1, 0)).expand(*leading, 1, keys + 1)
     begins, ends = (x.mT.expand(*leading, 1, -1) for x in (begins, ends))

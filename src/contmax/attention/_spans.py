@@ -4,14 +4,21 @@ Packed sequences, sliding windows, causal masks and lengths all give every query
 take memory in proportion to the number of queries, where a mask takes queries times keys.
 """
 
+import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from contmax._eager import is_eager_cpu
 from contmax.attention._arguments import Inputs, beside
+
+if TYPE_CHECKING:
+    from contmax.attention._block_mask import Allowed
+
+# A window that is wider than any sequence, and whose sums with positions do not overflow.
+_FAR = 2**40
 
 
 class Packing(NamedTuple):
@@ -53,15 +60,15 @@ def with_spans(
         end = torch.minimum(end, aligned + 1)
     left, right = _checked_window(window)
     if left is not None:
-        begin = torch.maximum(begin, aligned - left)
+        begin = torch.maximum(begin, aligned - min(left, _FAR))
     if right is not None:
-        end = torch.minimum(end, aligned + right + 1)
+        end = torch.minimum(end, aligned + min(right, _FAR) + 1)
     mask = inputs.mask
     if block_mask is not None:
         # This import takes longer than most calls.
         from contmax.attention._block_mask import keys_allowed_by
 
-        allowed = keys_allowed_by(block_mask, queries, keys, device)
+        allowed = _of_batch(keys_allowed_by(block_mask, queries, keys, device), inputs)
         if allowed.spans is not None:
             begin, end = torch.maximum(begin, allowed.spans[..., 0]), torch.minimum(end, allowed.spans[..., 1])
         elif allowed.mask is not None:
@@ -71,6 +78,19 @@ def with_spans(
     return inputs._replace(mask=mask, lengths=None, diagonal=None, spans=spans)
 
 
+def _of_batch(allowed: "Allowed", inputs: Inputs) -> "Allowed":
+    """With the axes (B, H) of a `BlockMask` as axes that broadcast to those of the scores, (*batch, H)."""
+    *batch, heads = inputs.query.shape[:-2]
+    given = next(x for x in allowed if x is not None).shape[:2]
+    if given[0] not in (1, math.prod(batch)) or given[1] not in (1, heads):
+        raise ValueError(
+            f"block_mask is for {given[0]} sequences and {given[1]} heads; got {math.prod(batch)} and {heads}. Create "
+            "one for as many, or for all alike: create_block_mask(mask_mod, None, None, …)."
+        )
+    leading = (*(batch if given[0] > 1 else ()), given[1])
+    return type(allowed)(*(None if x is None else x.reshape(*leading, *x.shape[2:]) for x in allowed))
+
+
 def _in_packing(position: Tensor, packing: Packing) -> tuple[Tensor, Tensor, Tensor]:
     """For each query the first key of its sequence, the end of these keys, and the key that is aligned with the query.
 
@@ -78,9 +98,9 @@ def _in_packing(position: Tensor, packing: Packing) -> tuple[Tensor, Tensor, Ten
     """
     of_queries, of_keys = packing
     sequence = torch.searchsorted(of_queries, position, right=True) - 1
-    is_packed = (sequence >= 0) & (sequence < len(of_queries) - 1)
-    sequence = sequence.clamp(0, max(len(of_queries) - 2, 0))
-    following = (sequence + 1).clamp(max=len(of_queries) - 1)
+    is_packed = (sequence >= 0) & (sequence < of_queries.shape[0] - 1)
+    sequence = sequence.clamp(0, max(of_queries.shape[0] - 2, 0))
+    following = (sequence + 1).clamp(max=of_queries.shape[0] - 1)
     end = torch.where(is_packed, of_keys[following], 0)
     return of_keys[sequence], end, position + of_keys[following] - of_queries[following]
 
@@ -93,7 +113,7 @@ def _checked_packing(cu_seqlens: Tensor | tuple[Tensor, Tensor], inputs: Inputs)
             f"{type(cu_seqlens).__name__} of {', '.join(type(offsets).__name__ for offsets in both)}."
         )
     for offsets, size, name in zip(both, inputs.sizes, ("queries", "keys"), strict=True):
-        if offsets.dim() != 1 or len(offsets) == 0 or offsets.is_floating_point() or offsets.dtype == torch.bool:
+        if offsets.dim() != 1 or offsets.shape[0] == 0 or offsets.is_floating_point() or offsets.dtype == torch.bool:
             raise ValueError(
                 "cu_seqlens holds integers 0, n₁, n₁ + n₂, …, where sequences of n₁, n₂, … positions begin and end, "
                 f"(N + 1,); got {offsets.dtype} of shape {tuple(offsets.shape)}. Pass lengths for padded sequences."
@@ -105,12 +125,12 @@ def _checked_packing(cu_seqlens: Tensor | tuple[Tensor, Tensor], inputs: Inputs)
                     f"cu_seqlens must begin with 0, not fall, and end at most at the number of {name}, {size}; got "
                     f"{offsets.tolist() if len(offsets) < 10 else f'{int(offsets[0])}, …, {int(offsets[-1])}'}."
                 )
-    if len(both[0]) != len(both[1]):
+    if both[0].shape[0] != both[1].shape[0]:
         raise ValueError(
-            f"cu_seqlens must count as many sequences of queries as of keys; got {len(both[0]) - 1} and "
-            f"{len(both[1]) - 1}."
+            f"cu_seqlens must count as many sequences of queries as of keys; got {both[0].shape[0] - 1} and "
+            f"{both[1].shape[0] - 1}."
         )
-    return Packing(*[beside(inputs.query, offsets.long(), "cu_seqlens") for offsets in both])
+    return Packing(*[beside(inputs.query, offsets.long().contiguous(), "cu_seqlens") for offsets in both])
 
 
 def _checked_window(window: tuple[int | None, int | None] | None) -> tuple[int | None, int | None]:

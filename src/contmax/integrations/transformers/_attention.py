@@ -65,8 +65,8 @@ def entmax_attention_forward(
         sliding_window: number of keys that a query may attend; a mask already accounts for it.
         softcap: bound of the scores (Gemma 2).
         s_aux: one more score per head, of a key whose value is 0 (gpt-oss).
-        cu_seq_lens_q, cu_seq_lens_k: offsets of packed sequences, as a collator that flattens batches gives; the mask
-            then is left out.
+        cu_seq_lens_q, cu_seq_lens_k: offsets of packed sequences, as a collator that flattens batches gives, which makes
+            one batch of them; a mask restricts them further.
         options: arguments for other implementations.
     """
     for name in REFUSED:
@@ -76,8 +76,12 @@ def entmax_attention_forward(
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
     packed = None
     if cu_seq_lens_q is not None:
+        if query.shape[0] != 1:
+            raise ValueError(
+                f"cu_seq_lens_q is for sequences packed into a batch of one; got a batch of {query.shape[0]}. Flatten "
+                "it, or pass an attention mask."
+            )
         packed = (cu_seq_lens_q, cu_seq_lens_q if cu_seq_lens_k is None else cu_seq_lens_k)
-        attention_mask = None
     causal = queries > 1 and attention_mask is None and causal
     window = None
     if sliding_window is not None and attention_mask is None and keys > sliding_window:

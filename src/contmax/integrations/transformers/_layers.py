@@ -52,6 +52,10 @@ _OWN_SOFTMAX = (
 )
 
 
+# Attention that appends keys and extends the mask by itself, taking it for one that is added to the scores.
+_OWN_MASK = ("DeepseekV4Attention",)
+
+
 def uses_entmax(part: Any) -> bool:
     """Whether the configuration of a model or a layer names entmax attention."""
     return bool(part.config._attn_implementation == NAME)
@@ -172,6 +176,11 @@ def require_interface(model: PreTrainedModel) -> None:
     """Refuse a model that would silently use softmax, or fail in its first call."""
     require_settable(model)
     for module in _own_modules(model):
+        if type(module).__name__ in _OWN_MASK:
+            raise ValueError(
+                f"{type(module).__name__} extends masks by itself and expects numbers to be added to the scores, but "
+                f'those of attn_implementation="{NAME}" are boolean. Pass another model, or leave it out.'
+            )
         if any(kind.__name__.endswith(_OWN_SOFTMAX) for kind in type(module).__mro__):
             raise ValueError(
                 f"{type(module).__name__} of {type(model).__name__} computes its attention by itself and would ignore "

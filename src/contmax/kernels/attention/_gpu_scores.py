@@ -126,9 +126,12 @@ def limits_of(
 
 @triton.jit
 def first_of(begins, ends, block: tl.constexpr, HAS_SPANS: tl.constexpr):
-    """The first key that a row may attend, rounded down to whole blocks; rows without keys end at 0."""
+    """The first key that a row may attend, rounded down to whole blocks; 2³⁰ if no row has keys, as all end at 0.
+
+    Pipelined loops compare the first key plus a block with the end: the sum must not overflow.
+    """
     if HAS_SPANS:
-        return tl.min(tl.where(ends > 0, begins, 2**31 - 1), 0) // block * block
+        return tl.min(tl.where(ends > 0, begins, 2**30), 0) // block * block
     else:
         return 0
 
@@ -218,7 +221,9 @@ def with_extras(z, row, j, allowed, scale, extras):
     x = z * scale
     if extras.has_bias:
         at = row * extras.bias_strides[0] + j * extras.bias_strides[1]
-        x += tl.load(extras.bias + at, mask=allowed, other=0.0).to(tl.float32)
+        bias = tl.load(extras.bias + at, mask=allowed, other=0.0).to(tl.float32)
+        allowed = allowed & (bias != -float("inf"))  # the product with a masked key may be NaN
+        x += bias
     if extras.has_mask:
         at = row * extras.mask_strides[0] + j * extras.mask_strides[1]
         allowed = allowed & (tl.load(extras.mask + at, mask=allowed, other=0) != 0)
