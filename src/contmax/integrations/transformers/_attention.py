@@ -65,8 +65,8 @@ def entmax_attention_forward(
         sliding_window: number of keys that a query may attend; a mask already accounts for it.
         softcap: bound of the scores (Gemma 2).
         s_aux: one more score per head, of a key whose value is 0 (gpt-oss).
-        cu_seq_lens_q, cu_seq_lens_k: offsets of packed sequences, as a collator that flattens batches gives, which makes
-            one batch of them; a mask restricts them further.
+        cu_seq_lens_q, cu_seq_lens_k: offsets of sequences that a collator has packed into a batch of one; a mask
+            restricts them further.
         options: arguments for other implementations.
     """
     for name in REFUSED:
