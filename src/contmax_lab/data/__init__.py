@@ -15,6 +15,7 @@ from contmax_lab.data._pixels import file_pixels as file_pixels
 from contmax_lab.data._pixels import pixels as pixels
 from contmax_lab.data._reviews import REVIEW_PARTS as REVIEW_PARTS
 from contmax_lab.data._reviews import REVIEWS_ORIGINAL as REVIEWS_ORIGINAL
+from contmax_lab.data._reviews import NumberedReviews as NumberedReviews
 from contmax_lab.data._reviews import Review as Review
 from contmax_lab.data._reviews import film_files as film_files
 from contmax_lab.data._reviews import held_out_reviews as held_out_reviews

@@ -1,6 +1,7 @@
 """Film reviews with their labels, in the layouts in which they are published, and which are held out for validation."""
 
 import dataclasses
+import math
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -161,3 +162,43 @@ def _held_out_stretches(labels: Tensor, wanted: Sequence[int], seed: int) -> Ten
         order = torch.cat([stretches[i] for i in shuffled(_STRETCHES, seed)])
         held_out[order[:count]] = True
     return held_out
+
+
+@dataclasses.dataclass(frozen=True)
+class NumberedReviews:
+    """Reviews as numbers of words or tokens; a task says what the numbers mean.
+
+    Args:
+        tokens: the numbers of all reviews of a part, one after the other.
+        starts: where each of these reviews begins, (B,).
+        lengths: how many numbers it has, (B,).
+        labels: 1 = positive, 0 = negative, (B,).
+        draws: a random number in [0, 1) for each of the tokens; None = not to be tested by deletion.
+    """
+
+    tokens: Tensor
+    starts: Tensor
+    lengths: Tensor
+    labels: Tensor
+    draws: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, indices: Sequence[int]) -> "NumberedReviews":
+        chosen = torch.as_tensor(indices, dtype=torch.long)
+        parts = {name: getattr(self, name)[chosen] for name in ("starts", "lengths", "labels")}
+        return dataclasses.replace(self, **parts)
+
+    def padded(self, multiple: int = 1) -> Tensor:
+        """The numbers, (B, L), with 0 after the end of a review; L is the next multiple of `multiple`."""
+        return self._padded(self.tokens, multiple).long()
+
+    def padded_draws(self, multiple: int = 1) -> Tensor | None:
+        """The random numbers, (B, L)."""
+        return None if self.draws is None else self._padded(self.draws, multiple)
+
+    def _padded(self, of_tokens: Tensor, multiple: int) -> Tensor:
+        steps = torch.arange(math.ceil(int(self.lengths.max()) / multiple) * multiple)
+        places = (self.starts.unsqueeze(-1) + steps).clamp(max=len(self.tokens) - 1)
+        return torch.where(steps < self.lengths.unsqueeze(-1), of_tokens[places], 0)

@@ -1,7 +1,6 @@
 """Reviews as arrays of numbers on disk, so that many processes begin within a second; in three parts."""
 
 import dataclasses
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +12,7 @@ from contmax_lab.contract import Splits
 from contmax_lab.data import (
     REVIEW_PARTS,
     REVIEWS_ORIGINAL,
+    NumberedReviews,
     film_files,
     find_vectors,
     half_table,
@@ -34,45 +34,6 @@ _UNFIT = "its arrays do not fit together"
 
 
 @dataclasses.dataclass(frozen=True)
-class Documents:
-    """Reviews as numbers of words.
-
-    Args:
-        tokens: of all reviews of a file, one after the other: 1 = unknown, 2 + i = word i.
-        starts: where each of these reviews begins, (B,).
-        lengths: its words, (B,).
-        labels: 1 = positive, 0 = negative, (B,).
-        draws: a random number in [0, 1) for each of the tokens; None = not to be tested by deletion.
-    """
-
-    tokens: Tensor
-    starts: Tensor
-    lengths: Tensor
-    labels: Tensor
-    draws: Tensor | None = None
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def __getitem__(self, indices: Sequence[int]) -> "Documents":
-        chosen = torch.as_tensor(indices, dtype=torch.long)
-        return Documents(self.tokens, self.starts[chosen], self.lengths[chosen], self.labels[chosen], self.draws)
-
-    def padded(self) -> Tensor:
-        """Numbers of words, (B, L), with 0 after the end of a review."""
-        return self._padded(self.tokens).long()
-
-    def padded_draws(self) -> Tensor | None:
-        """The random numbers of the words, (B, L)."""
-        return None if self.draws is None else self._padded(self.draws)
-
-    def _padded(self, of_tokens: Tensor) -> Tensor:
-        steps = torch.arange(int(self.lengths.max()))
-        places = (self.starts.unsqueeze(-1) + steps).clamp(max=len(self.tokens) - 1)
-        return torch.where(steps < self.lengths.unsqueeze(-1), of_tokens[places], PADDING)
-
-
-@dataclasses.dataclass(frozen=True)
 class Prepared:
     """Everything a training needs.
 
@@ -85,8 +46,8 @@ class Prepared:
 
     words: list[str]
     vectors: NDArray[np.float16]
-    train: Documents
-    test: Documents
+    train: NumberedReviews
+    test: NumberedReviews
     films: Tensor
 
 
@@ -162,13 +123,13 @@ def _read(folder: Path) -> Prepared:
     return Prepared(words, vectors, train, test, films)
 
 
-def _read_part(folder: Path, part: str) -> tuple[Documents, Tensor]:
+def _read_part(folder: Path, part: str) -> tuple[NumberedReviews, Tensor]:
     tokens, starts, labels, films = (
         torch.from_numpy(np.load(folder / f"{part}.{field}.npy", allow_pickle=False)) for field in _FIELDS
     )
     if int(starts[-1]) != len(tokens):
         raise ValueError(_UNFIT)
-    return Documents(tokens, starts[:-1], starts.diff(), labels.long()), films
+    return NumberedReviews(tokens, starts[:-1], starts.diff(), labels.long()), films
 
 
 def load(data: DocumentsData, seed: int = 0) -> Splits:
@@ -198,7 +159,7 @@ def load(data: DocumentsData, seed: int = 0) -> Splits:
     return Splits(train[kept], train[valid], test, info)
 
 
-def _words_of(documents: Documents, count: int) -> Tensor:
+def _words_of(documents: NumberedReviews, count: int) -> Tensor:
     """Numbers of the words that these reviews hold, all below `count`, in rising order, without unknown words."""
     ends = documents.starts + documents.lengths
     # +1 where a review begins, -1 where it ends: the running sum is 1 inside these reviews, 0 inside others.

@@ -9,9 +9,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from contmax_lab.contract import Batch, Figure, Look, Prediction, Section, Splits, Table, Task, TrainedRun
+from contmax_lab.data import NumberedReviews
 from contmax_lab.labelled import text_figure
 from contmax_lab.tasks.documents import SETTINGS, DocumentsData, DocumentsModel
-from contmax_lab.tasks.documents._data import FIRST_WORD, Documents, load
+from contmax_lab.tasks.documents._data import FIRST_WORD, load
 from contmax_lab.tasks.documents._model import Reader, take_over
 from contmax_lab.tasks.documents._reading import Reading
 from contmax_lab.tasks.documents._table import FEW_FUNCTIONS, IMDB, NO_START, PAPER, PLACES, SPEED
@@ -27,10 +28,10 @@ def attended_words(runs: Sequence[TrainedRun], examples: Sequence[int] = ()) -> 
     """One picture for each of some validation reviews, by default short ones, with a panel for each run."""
     if not runs:
         return []
-    return [_review(runs, place) for place in examples or _chosen(cast(Documents, runs[0].splits.valid))]
+    return [_review(runs, place) for place in examples or _chosen(cast(NumberedReviews, runs[0].splits.valid))]
 
 
-def _chosen(documents: Documents) -> list[int]:
+def _chosen(documents: NumberedReviews) -> list[int]:
     """Reviews of about the right length, positive and negative ones in turn."""
     order = (documents.lengths - _WORDS).abs().argsort(stable=True).tolist()
     labels = documents.labels.tolist()
@@ -40,7 +41,7 @@ def _chosen(documents: Documents) -> list[int]:
 
 @torch.no_grad()
 def _review(runs: Sequence[TrainedRun], place: int) -> Figure:
-    documents, known = cast(Documents, runs[0].splits.valid)[[place]], runs[0].splits.info["words"]
+    documents, known = cast(NumberedReviews, runs[0].splits.valid)[[place]], runs[0].splits.info["words"]
     numbers = documents.padded()[0].tolist()
     words = [known[number - FIRST_WORD] if number >= FIRST_WORD else "(unknown)" for number in numbers]
     readings = [run.model(run.task.batch(run.splits.valid, [place])) for run in runs]
@@ -83,7 +84,7 @@ class DocumentClassification(Task, settings=SETTINGS):
 
     def batch(self, split: Sized, indices: Sequence[int]) -> Batch:
         """Numbers of words, padded, and labels; random numbers where the reviews are to be tested by deletion."""
-        documents = cast(Documents, split)[indices]
+        documents = cast(NumberedReviews, split)[indices]
         batch, draws = {"tokens": documents.padded(), "labels": documents.labels}, documents.padded_draws()
         return batch if draws is None else {**batch, "draws": draws}
 
@@ -105,7 +106,7 @@ class DocumentClassification(Task, settings=SETTINGS):
 
     def lengths(self, split: Sized) -> Sequence[int]:
         """Words of each review."""
-        lengths: list[int] = cast(Documents, split).lengths.tolist()
+        lengths: list[int] = cast(NumberedReviews, split).lengths.tolist()
         return lengths
 
     def tables(self) -> Sequence[Table]:

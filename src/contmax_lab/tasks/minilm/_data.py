@@ -2,8 +2,7 @@
 
 import bz2
 import dataclasses
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +14,7 @@ from contmax_lab.contract import Splits
 from contmax_lab.data import (
     REVIEW_PARTS,
     REVIEWS_ORIGINAL,
+    NumberedReviews,
     film_files,
     held_out_reviews,
     read_reviews,
@@ -39,38 +39,11 @@ _MULTIPLE = 16
 _TOGETHER = 1000
 
 
-@dataclasses.dataclass(frozen=True)
-class Reviews:
-    """Reviews as numbers of tokens, the first and the last of which begin and end the text.
-
-    Args:
-        tokens: of all reviews of a part, one after the other.
-        starts: where each of these reviews begins, (B,).
-        lengths: its tokens, (B,).
-        labels: 1 = positive, 0 = negative, (B,).
-        draws: a random number in [0, 1) for each of the tokens, where reviews are read in full detail; or None.
-    """
-
-    tokens: Tensor
-    starts: Tensor
-    lengths: Tensor
-    labels: Tensor
-    draws: Tensor | None = None
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def __getitem__(self, indices: Sequence[int]) -> "Reviews":
-        chosen = torch.as_tensor(indices, dtype=torch.long)
-        return Reviews(self.tokens, self.starts[chosen], self.lengths[chosen], self.labels[chosen], self.draws)
-
-    def batch(self) -> dict[str, Tensor]:
-        """``tokens`` (B, L), padded with 0; ``labels``; and ``draws`` (B, L) where there are any."""
-        steps = torch.arange(math.ceil(int(self.lengths.max()) / _MULTIPLE) * _MULTIPLE)
-        places = (self.starts.unsqueeze(-1) + steps).clamp(max=len(self.tokens) - 1)
-        inside = steps < self.lengths.unsqueeze(-1)
-        batch = {"tokens": torch.where(inside, self.tokens[places], PADDING).long(), "labels": self.labels}
-        return batch if self.draws is None else {**batch, "draws": torch.where(inside, self.draws[places], 0.0)}
+def batch_of(reviews: NumberedReviews) -> dict[str, Tensor]:
+    """``tokens`` (B, L), padded with 0; ``labels``; and ``draws`` (B, L) where there are any."""
+    batch = {"tokens": reviews.padded(_MULTIPLE), "labels": reviews.labels}
+    draws = reviews.padded_draws(_MULTIPLE)
+    return batch if draws is None else {**batch, "draws": draws}
 
 
 def prepared(data: MinilmData) -> Path:
@@ -154,7 +127,7 @@ def load(data: MinilmData, seed: int = 0) -> Splits:
     return Splits(train, valid, test, {"pretrained": folder})
 
 
-def _read(folder: Path, part: str) -> tuple[Reviews, Tensor]:
+def _read(folder: Path, part: str) -> tuple[NumberedReviews, Tensor]:
     """The reviews of a part, and the numbers of their films."""
     with bz2.open(folder / f"{part}.tokens.npy.bz2") as file:
         tokens = torch.from_numpy(np.load(file, allow_pickle=False).astype(np.int32))
@@ -165,4 +138,4 @@ def _read(folder: Path, part: str) -> tuple[Reviews, Tensor]:
     ends = lengths.cumsum(0)
     if not len(lengths) == len(labels) == len(films) or int(ends[-1]) != len(tokens):
         raise ValueError("its arrays do not fit together")
-    return Reviews(tokens, ends - lengths, lengths, labels), films
+    return NumberedReviews(tokens, ends - lengths, lengths, labels), films

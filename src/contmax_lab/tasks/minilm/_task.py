@@ -8,9 +8,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from contmax_lab.contract import Batch, ParameterGroup, Splits, Table, Task
+from contmax_lab.data import NumberedReviews
 from contmax_lab.packages import require
 from contmax_lab.tasks.minilm import SETTINGS, MinilmData, MinilmModel
-from contmax_lab.tasks.minilm._data import Reviews, load, prepared
+from contmax_lab.tasks.minilm._data import batch_of, load, prepared
 from contmax_lab.tasks.minilm._measures import Judged, Matched, spearman
 from contmax_lab.tasks.minilm._table import MINILM
 
@@ -48,11 +49,11 @@ class Minilm(Task, settings=SETTINGS):
 
     def batch(self, split: Sized, indices: Sequence[int]) -> Batch:
         """Numbers of tokens, padded, and labels; random numbers for the test."""
-        return cast(Reviews, split)[indices].batch()
+        return batch_of(cast(NumberedReviews, split)[indices])
 
     def lengths(self, split: Sized) -> Sequence[int]:
         """Tokens of each review."""
-        lengths: list[int] = cast(Reviews, split).lengths.tolist()
+        lengths: list[int] = cast(NumberedReviews, split).lengths.tolist()
         return lengths
 
     def loss(self, output: Judged | Matched, batch: Batch) -> tuple[Tensor, Tensor]:

@@ -10,8 +10,9 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from contmax_lab.contract import Batch, Splits, Task
+from contmax_lab.data import NumberedReviews
 from contmax_lab.tasks.documents import DocumentsData
-from contmax_lab.tasks.documents._data import FIRST_WORD, PADDING, Documents, load
+from contmax_lab.tasks.documents._data import FIRST_WORD, PADDING, load
 from contmax_lab.tasks.documents._model import Encoder
 from contmax_lab.tasks.documents.language import SETTINGS, LanguageModel
 
@@ -87,7 +88,7 @@ class Language(Task, settings=SETTINGS):
 
     def batch(self, split: Sized, indices: Sequence[int]) -> Batch:
         """Numbers of words, padded."""
-        return {"tokens": cast(Documents, split)[indices].padded()}
+        return {"tokens": cast(NumberedReviews, split)[indices].padded()}
 
     def loss(self, output: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         """Mean negative log-likelihood of the words of a review; every review counts alike."""
@@ -99,7 +100,7 @@ class Language(Task, settings=SETTINGS):
 
     def lengths(self, split: Sized) -> Sequence[int]:
         """Words of each review."""
-        lengths: list[int] = cast(Documents, split).lengths.tolist()
+        lengths: list[int] = cast(NumberedReviews, split).lengths.tolist()
         return lengths
 
 
