@@ -154,7 +154,7 @@ def dense_gradients(
 ) -> tuple[ReadyLaunch, ReadyLaunch]:
     """Launches of `dense_queries_backward` and `dense_keys_backward`; `cotangent`: its strides, without the last."""
     tuning, blocks = kind.tuning, blocks_of(kind.queries, DENSE_ROWS)
-    warps, stages = tuning.dense_warps, tuning.dense_stages
+    warps, stages = tuning.dense_warps, tuning.dense_gradient_stages
     dense: dict[str, Any] = {"COLUMNS": tuning.dense_columns, "HAS_LISTS": has_lists, **_strides_of(cotangent)}
     of_queries = _launch(
         kind, dense_queries_backward, (blocks, kind.all_heads), warps, tuning.dense_registers, stages, contracts=True,

@@ -68,7 +68,8 @@ class Tuning:
         listed_rows, listed_registers: of `attend_listed`; its longest lists need more registers, but are rare.
         gradient_rows, gradient_registers: of `listed_queries_backward`; `…_rows` are rows per program.
         together, key_warps, key_stages: of `listed_keys_backward`: entries per product, options.
-        dense_columns, dense_warps, dense_stages: of kernels for dense blocks: keys per block, options.
+        dense_columns, dense_warps: of kernels for dense blocks: keys per block, options.
+        dense_stages, dense_gradient_stages: stages of `solve_dense` and `attend_dense`, and of their gradients.
         dense_registers: of `solve_dense` and `dense_queries_backward`.
     """
 
@@ -97,6 +98,7 @@ class Tuning:
     dense_columns: int = 64
     dense_warps: int = 4
     dense_stages: int = 3
+    dense_gradient_stages: int = 3
     dense_registers: int | None = 168
 
     def for_heads(self, width: int, like: Tensor) -> "Tuning":
@@ -115,19 +117,23 @@ def _for_heads(tuning: Tuning, width: int, item: int, is_large: bool) -> Tuning:
             listed_rows=2,
             listed_registers=72,
             gradient_registers=None,
-            dense_warps=8,
-            dense_stages=2,
+            dense_stages=3 if item == 2 else 2,
+            dense_gradient_stages=2 if item == 2 else 1,
             dense_registers=None,
         )
     if size > 128 * (4 // item):
         chosen = dataclasses.replace(chosen, gradient_rows=4, key_warps=8, key_stages=2)
     if size > 256:
-        chosen = dataclasses.replace(chosen, together=32, dense_columns=32, undecided_registers=255)
+        dense = {"dense_warps": 8} if item == 2 else {"dense_columns": 32}
+        dense |= {"dense_stages": 2, "dense_gradient_stages": 2}
+        chosen = dataclasses.replace(chosen, together=32, undecided_registers=255, **dense)
     if size <= 256 and is_large:
         return chosen
     small = {"columns": min(tuning.columns, 64), "together": min(chosen.together, 64)}
     if size <= 256:
-        small |= {"dense_columns": min(chosen.dense_columns, 128 // item), "dense_stages": 1}
+        small |= {"dense_columns": min(chosen.dense_columns, 128 // item), "dense_stages": 1, "dense_gradient_stages": 1}
+    else:
+        small["dense_columns"] = 32
     return dataclasses.replace(chosen, **small, tile_stages=2, key_stages=2)
 
 
