@@ -131,7 +131,11 @@ def _for_heads(tuning: Tuning, width: int, item: int, is_large: bool) -> Tuning:
         return chosen
     small = {"columns": min(tuning.columns, 64), "together": min(chosen.together, 64)}
     if size <= 256:
-        small |= {"dense_columns": min(chosen.dense_columns, 128 // item), "dense_stages": 1, "dense_gradient_stages": 1}
+        small |= {
+            "dense_columns": min(chosen.dense_columns, 128 // item),
+            "dense_stages": 1,
+            "dense_gradient_stages": 1,
+        }
     else:
         small["dense_columns"] = 32
     return dataclasses.replace(chosen, **small, tile_stages=2, key_stages=2)
