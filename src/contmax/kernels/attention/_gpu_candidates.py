@@ -6,8 +6,9 @@ list (`list_keys`). A tile with both above it may have more keys to list and is 
 again (`list_undecided`), though mostly no third key has mass. A program takes sixteen rows and every tile that is
 undecided for any of these rows, since neighbouring rows often share undecided tiles.
 
-A row whose list overflows, or with so many undecided tiles that a whole product of matrices would cost less, is left to
-the kernels for dense blocks (`_gpu_dense`), with all rows of its block. `_gpu_scores` defines the symbols.
+A block of rows is left to the kernels for dense blocks (`_gpu_dense`) if a list overflows, if nearly all keys may have
+mass, or if there are so many undecided tiles that a whole product of matrices would cost less. `_gpu_scores` defines
+the symbols.
 """
 
 import triton
@@ -43,6 +44,9 @@ _FEWEST = tl.constexpr(64)
 # programs write the second: all threads of a program branch alike, whether they read before or after another's write.
 DENSE_BY_MAXIMA = tl.constexpr(1)
 DENSE_BY_LISTS = tl.constexpr(2)
+# Blocks are dense where this share of the keys may have mass; the lists of rows with few keys are short all the same.
+_NEARLY_ALL = tl.constexpr(0.875)
+_SHORTEST_WHOLE = tl.constexpr(64)
 # Listed keys per row that `_score_again` takes at a time.
 _AGAIN = tl.constexpr(4)
 
@@ -111,13 +115,14 @@ def _closer(first, second, maximum, unit, ok, epsilon, normaliser, K: tl.constex
 
 @triton.jit
 def _decided(
-    first, second, maximum, unit, ok, epsilon, normaliser, most,
+    first, second, maximum, unit, ok, epsilon, normaliser, allowed, most,
     K: tl.constexpr, WIDE: tl.constexpr, CAPACITY: tl.constexpr,
 ):  # fmt: skip
     """Classify tiles with maxima (P, R, n) by a bound of the normaliser. Returns per row this bound, lowered by all
     rounding, and the upper bound of scores without mass, less the maximum; the kind of each tile, 1 if it has one key
     to list, 65536 if it is undecided, else 0; sums of kinds over the tiles of a thread, (P, R), and of a row, (R,); and
-    whether any row overflows its list, or has more than `most` undecided tiles.
+    whether lists do not pay: a row overflows its list, or has more than `most` undecided tiles, or nearly all of the
+    `allowed` keys (R,) of the rows may have mass.
     """
     reaches = epsilon > 0.0
     reach = 1.0 / tl.where(reaches, epsilon, 1.0)
@@ -133,7 +138,10 @@ def _decided(
     listed, undecided = counted & 65535, counted >> 16
     # An undecided tile has at least two keys to list.
     overflows = ok & ((listed + 2 * undecided > CAPACITY) | (undecided > most))
-    return normaliser, below, kinds, sums, counted, tl.max(overflows.to(tl.int32), 0) > 0
+    reached = tl.sum(tl.where(ok, listed + undecided * (WIDE // 4), 0), 0)
+    allowed = tl.where(ok, allowed, 0)
+    are_whole = (reached >= tl.sum(allowed, 0) * _NEARLY_ALL) & (tl.max(allowed, 0) > _SHORTEST_WHOLE)
+    return normaliser, below, kinds, sums, counted, (tl.max(overflows.to(tl.int32), 0) > 0) | are_whole
 
 
 @triton.jit
@@ -185,8 +193,7 @@ def list_keys(
     (p, r), is set if tile p + P·i is undecided for row r; BOUNDS (heads, queries) get upper bounds of the scores
     without mass, less the maximum.
 
-    If a row has more than `most` undecided tiles, or more keys than CAPACITY, the program marks its block in DENSE
-    (heads, blocks) and lists nothing.
+    Where lists do not pay (`_decided`), the program marks its block in DENSE (heads, blocks) and lists nothing.
     """
     head = tl.program_id(1).to(tl.int64)
     b, h = head // heads, head % heads
@@ -222,12 +229,12 @@ def list_keys(
             ok, base = inside & known, maximum * unit
             second = tl.load(at_maxima[None, :, None] + tile * 2 + 1, mask=wanted, other=NOTHING)
             normaliser, below, kinds, sums, counted, overflows = _decided(
-                first, second, maximum, unit, ok, epsilon, normaliser, most, POWER, WIDE, CAPACITY
+                first, second, maximum, unit, ok, epsilon, normaliser, ends - begins, most, POWER, WIDE, CAPACITY
             )  # fmt: skip
             if overflows:
                 normaliser = _closer(first, second, maximum, unit, ok, epsilon, normaliser, POWER)
                 normaliser, below, kinds, sums, counted, overflows = _decided(
-                    first, second, maximum, unit, ok, epsilon, normaliser, most, POWER, WIDE, CAPACITY
+                    first, second, maximum, unit, ok, epsilon, normaliser, ends - begins, most, POWER, WIDE, CAPACITY
                 )  # fmt: skip
             at_row = head * queries + rows
             store_scattered(STARTS + at_row * 2, tl.where(known, base, float("nan")), inside)

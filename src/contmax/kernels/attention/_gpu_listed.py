@@ -308,6 +308,8 @@ def listed_keys_backward(
         Q += b * qb + (key_head % groups) * group * qh
         G += b * gb + (key_head % groups) * group * gh
         c = tl.arange(0, WIDTH)
+        # Before the loop, because ptxas of CUDA 12 serialises the loop's products if this is computed after it.
+        inside = block * KEY_BLOCK + tl.arange(0, KEY_BLOCK) < keys
         dk = tl.zeros([KEY_BLOCK, WIDTH], tl.float32)
         dv = tl.zeros([KEY_BLOCK, WIDTH], tl.float32)
         part = tl.arange(0, TOGETHER)
@@ -326,7 +328,6 @@ def listed_keys_backward(
             slope, p = _where_same(PAIRS, (n + part).to(tl.int64), exists, same)
             dk = tl.dot(slope, q, dk, input_precision=PRECISION)
             dv = tl.dot(p, g, dv, input_precision=PRECISION)
-        inside = block * KEY_BLOCK + tl.arange(0, KEY_BLOCK) < keys
         first = key_head * keys + block * KEY_BLOCK
         if has_dense:
             dk += load_rows(DENSE_DK, D, first, inside, D, WIDTH)
