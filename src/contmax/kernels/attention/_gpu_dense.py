@@ -26,7 +26,6 @@ from contmax.kernels.attention._gpu_scores import (
     keys_of,
     larger,
     last_block_and_head,
-    least_by_lane,
     load_columns,
     load_rows,
     shift_of_rows,
@@ -58,18 +57,6 @@ def _halley_step(step, total, slope, curve, epsilon, K: tl.constexpr):
     """
     bend = (K - 1) * (curve / tl.maximum(slope, 1e-37) - slope / tl.maximum(total, 1e-37))
     return step / tl.maximum(1.0 - 0.5 * epsilon * step * bend, 0.5)
-
-
-@triton.jit
-def _step_of_whole_rows(total, slope, least, rows, epsilon):
-    """The step of the normaliser, (R,), that makes Σ p = 1 for k = 2, if every key of a row has mass before and after
-    it; and whether this holds. `least` is the smallest root of a row.
-
-    The roots decrease by d, and Σ (u − d)² = 1 is quadratic in d. So a row of flat scores needs one pass over the keys.
-    """
-    rest, count = total - 1.0, (rows.ends - rows.begins).to(tl.float32)
-    fall = rest / (slope + tl.sqrt(tl.maximum(slope * slope - count * rest, 0.0)))
-    return fall / epsilon, (least > tl.maximum(fall, 0.0)) & (least < float("inf"))
 
 
 @triton.jit
@@ -106,8 +93,6 @@ def solve_dense(
     `shift_of_rows`, MARKS (key heads,) get 1 if a shift is not 0, and shifts are subtracted from the maxima in STARTS.
     """
     ROUGH: tl.constexpr = Q.dtype.element_ty != tl.float32  # four digits are enough in half precision
-    # Whether to look for rows in which every key has mass; masks and biases may forbid some of them.
-    MAY_BE_WHOLE: tl.constexpr = ROUGH and not PER_HEAD and ORDER == 2 and not HAS_MASK and not HAS_BIAS
     block, head, b, h = last_block_and_head(abreast, heads)
     extras = Extras(scale, M + (b * mb + h * mh), (mi, mj), HAS_MASK, B + (b * bb + h * bh), (bi, bj), HAS_BIAS)
     at_block = head * tl.num_programs(0) + block
@@ -157,7 +142,6 @@ def solve_dense(
                 totals = tl.zeros([DENSE_ROWS, LANES], tl.float32)
                 slopes = tl.zeros([DENSE_ROWS, LANES], tl.float32)
                 curves = tl.zeros([DENSE_ROWS, LANES], tl.float32)
-                leasts = tl.full([DENSE_ROWS, LANES], float("inf"), tl.float32)
                 lows = tl.full([DENSE_ROWS, LANES], _NO_BLOCK, tl.int32)
                 highs = tl.zeros([DENSE_ROWS, LANES], tl.int32)
                 for n in range(start, end, COLUMNS):
@@ -169,10 +153,6 @@ def solve_dense(
                     slopes += some
                     if ROUGH and POWER >= 3:
                         curves += by_lane(root) if POWER == 3 else by_lane_of_products(root, root)
-                    if MAY_BE_WHOLE:
-                        if n + COLUMNS > rows.unmasked:
-                            root = tl.where(x > NOTHING, root, float("inf"))
-                        leasts = tl.minimum(leasts, least_by_lane(root))
                     highs = tl.where(some > 0.0, n // COLUMNS + 1, highs)
                     lows = tl.where((some > 0.0) & (lows == _NO_BLOCK), n // COLUMNS, lows)
                 total, slope = tl.sum(totals, 1), tl.sum(slopes, 1)
@@ -184,9 +164,6 @@ def solve_dense(
                         step = _halley_step(step, total, slope, tl.sum(curves, 1), epsilon, POWER)
                         most = (1.0 / epsilon) * _MASS_BEFORE_HALLEY
                     mass = log_mass(total, normaliser, t, epsilon, POWER)
-                    if MAY_BE_WHOLE:
-                        last_step, is_whole = _step_of_whole_rows(total, slope, tl.min(leasts, 1), rows, epsilon)
-                        step, mass = tl.where(is_whole, last_step, step), tl.where(is_whole, 0.0, mass)
                     largest = tl.max(mass, 0)
                     moves = tl.where(largest < before * _LEAST_FALL, mass, 0.0) > most
                     before = largest

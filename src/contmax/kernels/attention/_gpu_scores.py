@@ -350,12 +350,6 @@ def by_lane(x):
 
 
 @triton.jit
-def least_by_lane(x):
-    """`by_lane` with minima in place of sums."""
-    return tl.min(tl.min(tl.reshape(x, [x.shape[0], x.shape[1] // (2 * LANES), LANES, 2]), 3), 1)
-
-
-@triton.jit
 def by_lane_of_products(a, b):
     """`by_lane` of a·b; half of the products are fused into sums by `tl.fma`, as the compiler must not fuse any."""
     shape: tl.constexpr = [a.shape[0], a.shape[1] // (2 * LANES), LANES, 2]
