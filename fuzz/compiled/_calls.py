@@ -35,6 +35,7 @@ def few() -> None:
     attention(BF16, COMMONEST, keys=KEYS, is_causal=True)
     attention(BF16, COMMONEST, keys=KEYS, window=(300, 0))
     decoding(BF16, COMMONEST)
+    decoding(BF16, COMMONEST, return_certificate=True)
     contexts(COMMONEST)
     line_of_any_alpha(1.7)
 
@@ -149,10 +150,12 @@ def decodings(dtype: torch.dtype) -> None:
     for alpha in (COMMONEST, *QUICK, OTHERS[0], torch.linspace(1, 2, 8)):
         decoding(dtype, alpha, is_causal=True)
     changes = {"mask": torch.ones(2, 300, dtype=torch.bool), "bias": torch.zeros(8, 1, 301)}
-    decoding(dtype, OTHERS[0], lengths=torch.tensor([70]), **changes)
-    for width in (20, 64, 128) if dtype == F32 else (64, 128, 256):
-        decoding(dtype, COMMONEST, width=width)
-    decoding(dtype, COMMONEST, keys=140_000)
+    for certified in (False, True):
+        told = {"return_certificate": certified}
+        decoding(dtype, OTHERS[0], lengths=torch.tensor([70]), **changes, **told)
+        for width in (20, 64, 128) if dtype == F32 else (64, 128, 256):
+            decoding(dtype, COMMONEST, width=width, **told)
+        decoding(dtype, COMMONEST, keys=140_000, **told)
 
 
 def contexts(alpha: float) -> None:

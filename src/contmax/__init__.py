@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from contmax import nn as nn
     from contmax import prediction as prediction
     from contmax._caches import clear_caches as clear_caches
+    from contmax.attention import KeyPages as KeyPages
     from contmax.attention import entmax_attention as entmax_attention
     from contmax.expectations import expectation as expectation
     from contmax.maps import entmax as entmax
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
 _DEFINED_IN = {
     "clear_caches": "_caches",
     "entmax_attention": "attention",
+    "KeyPages": "attention",
     "expectation": "expectations",
     "entmax": "maps",
     "softmax": "maps",

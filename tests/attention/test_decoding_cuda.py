@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 
-from contmax import entmax_attention
+from contmax import KeyPages, entmax_attention
 from cuda_attention_checks import attend, triple
 from cuda_checks import BF16, DEVICE, DTYPES, F16, F32, ON_GPU, Captured, Fixed, assert_accurate, drawn, without_waiting
 
@@ -55,6 +55,40 @@ def test_a_hundred_thousand_caches():
         assert few.isfinite().all()
         assert (few - many).abs().max() < 3e-2 * value.abs().max()
         assert (few - many).float().norm() < 4e-3 * many.float().norm()
+
+
+@DTYPES
+@pytest.mark.parametrize("alpha", [1.25, 1.5, 2.0])
+@pytest.mark.parametrize(("keys", "size"), [(1, 64), (700, 32), (9000, 64), (66_000, 128)])
+def test_pages_that_are_skipped(keys, size, alpha, dtype):
+    """Neighbouring keys are alike, so that most pages are not read; the last words are nearest."""
+    generator = torch.Generator(DEVICE).manual_seed(keys)
+    centres = 3 * torch.randn(2, 2, -(-keys // 64), 32, device=DEVICE, generator=generator)
+    key = centres.repeat_interleave(64, 2)[:, :, :keys]
+    key = (key + 0.1 * torch.randn(key.shape, device=DEVICE, generator=generator)).to(dtype)
+    value = torch.randn(key.shape, device=DEVICE, generator=generator).to(dtype)
+    query = (centres[:, :, -1:].repeat_interleave(2, 1) + 0.1).to(dtype)
+    bias = -0.01 * torch.arange(keys - 1, -1, -1.0, device=DEVICE)
+    pages = KeyPages(key, size=size)
+    for options in ({}, {"bias": bias}, {"lengths": torch.tensor([keys // 2, keys], device=DEVICE)}):
+        options = {"alpha": alpha, "enable_gqa": True, **options}
+        exact = entmax_attention(query, key, value, **options)
+        call = lambda: entmax_attention(  # noqa: E731
+            query,
+            key,
+            value,
+            key_pages=pages,
+            return_certificate=True,
+            **options,  # noqa: B023
+        )
+        output, certificate = call()
+        assert (output - exact).abs().max() <= TOLERANCES[dtype] * exact.abs().max()
+        assert certificate.is_exact.all()
+        if keys >= 9000:
+            assert (certificate.keys_read < keys // 2).all()
+    without_waiting(call)
+    replayed = Captured(lambda: call()[0]).replay()
+    assert torch.equal(replayed, output)
 
 
 def test_masks_biases_and_lengths():

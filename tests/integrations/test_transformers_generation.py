@@ -259,3 +259,40 @@ def test_masks_that_are_added_and_masks_of_ones_own():
     assert all((layer[~allowed.expand(1, 4, 7, 7)] == 0).all() for layer in floating.attentions)
     assert all((layer == 0).all() for layer in nothing.attentions)
     assert nothing.logits.isfinite().all()
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+@pytest.mark.parametrize("name", CAUSAL)
+def test_a_cache_with_pages_chooses_the_same_words(name, beams, integration, monkeypatch):
+    """qwen2 has a layer with a sliding window, whose keys have no pages."""
+    model, words = tiny(name), padded_left()[0][:1]
+    options = {"num_beams": beams, "output_logits": True, "return_dict_in_generate": True, "new": 20}
+    expected = generated(model, input_ids=words, **options)
+    calls, attend = [], contmax.attention._certified.attend_certified
+    monkeypatch.setattr(
+        contmax.attention._entmax_attention, "attend_certified", lambda *given: calls.append(given[1]) or attend(*given)
+    )
+    cache = integration.KeyPagesCache(model.config)
+    skipping = generated(model, input_ids=words, past_key_values=cache, **options)
+    assert torch.equal(skipping.sequences, expected.sequences)
+    for ours, theirs in zip(skipping.logits, expected.logits, strict=True):
+        assert torch.allclose(ours, theirs, atol=1e-5)
+    assert len(calls) == (1 if name == "qwen2" else 2) * 20
+    for layer in cache.layers:
+        pages = getattr(layer.keys, "key_pages", None)
+        assert (pages is None) == (
+            layer.is_sliding or beams > 1
+        )  # beams in a new order make new pages at the next step
+        if pages is not None:
+            assert torch.equal(pages.low[..., 0, :], layer.keys.amin(-2))
+            assert torch.equal(pages.high[..., 0, :], layer.keys.amax(-2))
+
+
+def test_boxes_follow_a_text_that_is_shortened(integration):
+    model, words = tiny("llama"), padded_left()[0][:1]
+    cache = integration.KeyPagesCache(model.config)
+    model(words, past_key_values=cache)
+    cache.crop(-3)
+    model(words[:, -2:], past_key_values=cache)
+    for layer in cache.layers:
+        assert torch.equal(layer.keys.key_pages.low[..., 0, :], layer.keys.amin(-2))

@@ -55,32 +55,52 @@ def backend_of_attention(inputs: Inputs, dropout_p: float) -> Backend:
 
 def attend_fused(inputs: Inputs) -> Tensor:
     """Means of the values by Triton's kernels, (*batch, H, Q, c), in the dtype of the query."""
-    is_decoding = inputs.query.shape[-2] < _FEWEST_QUERIES
-    if is_decoding and inputs.spans is not None:  # for few queries a mask is small
-        inputs = inputs._replace(mask=allowed_keys(inputs), spans=None)
-    if not is_decoding:  # decoding reads no value without weight and ignores masked scores
+    if inputs.query.shape[-2] < _FEWEST_QUERIES:
+        output: Tensor = kernels.decoding(*_given_to_kernels(_in_one_batch(inputs)))
+    else:
         # Keys from `lengths` on need no zeros: the kernels do not read them.
         inputs = masked_as_zeros(inputs._replace(lengths=None))._replace(lengths=inputs.lengths)
+        output = apply(_CompiledAttention, True, _needs_gradient(inputs), *_in_one_batch(inputs))[0]
+    return _in_batches(output, inputs)
+
+
+def is_decoding(inputs: Inputs) -> bool:
+    """Whether there are few queries, and no gradient is needed: a step of generation."""
+    return inputs.query.shape[-2] < _FEWEST_QUERIES and not _needs_gradient(inputs)
+
+
+def decode_by_pages(inputs: Inputs, boxes: kernels.Boxes) -> tuple[Tensor, kernels.Bounded]:
+    """Means of the values by the pages of keys that may have weight, (*batch, H, Q, c), and what decided on these."""
+    one_batch = _in_one_batch(inputs)
+    low, high = (x if x.dim() == 4 else x.reshape(-1, *x.shape[-3:]) for x in boxes[:2])
+    found = kernels.decoding_by_pages(*_given_to_kernels(one_batch), boxes._replace(low=low, high=high))
+    output, *bounded = (_in_batches(x, inputs) for x in found)
+    return output, kernels.Bounded(*bounded)
+
+
+def _in_one_batch(inputs: Inputs) -> Inputs:
+    """The inputs with one axis of batches, as Triton's kernels take them, and a scale that is not negative."""
+    if inputs.query.shape[-2] < _FEWEST_QUERIES and inputs.spans is not None:  # for few queries a mask is small
+        inputs = inputs._replace(mask=allowed_keys(inputs), spans=None)
     batch = inputs.query.shape[:-3]
     scores = (*inputs.query.shape[:-1], inputs.key.shape[-2])
     query, key, value = (x if x.dim() == 4 else x.reshape(-1, *x.shape[-3:]) for x in inputs[:3])
-    one_batch = Inputs(
-        -query if inputs.scale < 0 else query,
-        key,
-        value,
-        inputs.alpha,
-        None if inputs.mask is None else _as_one_batch(inputs.mask, scores),
-        None if inputs.bias is None else _as_one_batch(inputs.bias, shape_of_bias(inputs.bias, scores)),
-        None if inputs.lengths is None else inputs.lengths.expand(*batch, 1, 1, 1).reshape(-1, 1, 1, 1),
-        inputs.diagonal,
-        abs(inputs.scale),
-        None if inputs.spans is None else _as_one_batch(inputs.spans, (*scores[:-1], 2)),
+    return inputs._replace(
+        query=-query if inputs.scale < 0 else query,
+        key=key,
+        value=value,
+        mask=None if inputs.mask is None else _as_one_batch(inputs.mask, scores),
+        bias=None if inputs.bias is None else _as_one_batch(inputs.bias, shape_of_bias(inputs.bias, scores)),
+        lengths=None if inputs.lengths is None else inputs.lengths.expand(*batch, 1, 1, 1).reshape(-1, 1, 1, 1),
+        scale=abs(inputs.scale),
+        spans=None if inputs.spans is None else _as_one_batch(inputs.spans, (*scores[:-1], 2)),
     )
-    if is_decoding:
-        output: Tensor = kernels.decoding(*_given_to_kernels(one_batch))
-    else:
-        output = apply(_CompiledAttention, True, _needs_gradient(inputs), *one_batch)[0]
-    return output if len(batch) == 1 else output.reshape(*batch, *output.shape[1:])
+
+
+def _in_batches(x: Tensor, inputs: Inputs) -> Tensor:
+    """x (B, …) with the batch axes of the inputs."""
+    batch = inputs.query.shape[:-3]
+    return x if len(batch) == 1 else x.reshape(*batch, *x.shape[1:])
 
 
 def _can_decode(inputs: Inputs) -> bool:

@@ -8,7 +8,9 @@ from contmax._backend import Backend
 from contmax._eager import refuse_tracing
 from contmax._typing import Bool, Float, Int
 from contmax.attention._arguments import Inputs, checked_inputs
+from contmax.attention._certified import attend_certified
 from contmax.attention._compiled import attend_fused, attend_listed, backend_of_attention
+from contmax.attention._key_pages import KeyPages
 from contmax.attention._masked import masked_as_zeros
 from contmax.attention._reference import attend_in_blocks, attend_reference, attend_softmax, can_be_softmax
 from contmax.attention._spans import with_spans
@@ -33,7 +35,10 @@ def entmax_attention(
     scale: float | None = None,
     enable_gqa: bool = False,
     need_weights: bool = False,
-) -> Float[Tensor, "..."] | tuple[Float[Tensor, "..."], Float[Tensor, "..."]]:
+    key_pages: KeyPages | None = None,
+    key_budget: int | None = None,
+    return_certificate: bool = False,
+) -> Float[Tensor, "..."] | tuple[Float[Tensor, "..."], Any]:
     r"""Attention with exact zeros: `scaled_dot_product_attention` with α-entmax in place of softmax.
 
     .. math:: o_i = \sum_j p_{ij} v_j, \qquad p_i = \alpha\text{-entmax}_j\big(s\,\langle q_i, k_j\rangle + b_{ij}\big)
@@ -77,12 +82,18 @@ def entmax_attention(
         enable_gqa: whether keys and values may have fewer heads than queries; each then serves a group of neighbouring
             query heads.
         need_weights: whether to return the weights too. All of them are then held in memory.
+        key_pages: boxes around pages of the keys, by which a step of generation leaves out pages that have no weight;
+            the result is the same. For fewer than 32 queries without a gradient; others read all keys.
+        key_budget: the most keys that each query may choose, which makes the result approximate: those of the pages
+            with the largest bounds. None to read every page that may have weight.
+        return_certificate: whether to return what was read, and whether the result is exact.
 
     Returns:
         Means of the values, (\*batch, H, Q, c), in the dtype of the query; with `need_weights` also p, (\*batch, H, Q,
-        L), before dropout. A query with nothing to attend gets zeros, with zero gradient. float16 and bfloat16 are
-        computed in float32; on a GPU products are of numbers in half precision, as in flash attention. Under autocast
-        the output has the dtype of autocast.
+        L), before dropout; with `return_certificate` also a ``Certificate``: keys_read, (\*batch, H, Q), and is_exact,
+        whether no other key has weight. A query with nothing to attend gets zeros, with zero gradient. float16 and
+        bfloat16 are computed in float32; on a GPU products are of numbers in half precision, as in flash attention.
+        Under autocast the output has the dtype of autocast.
 
     Raises:
         ValueError, TypeError: if shapes or dtypes do not fit each other, or a number is out of range.
@@ -109,6 +120,14 @@ def entmax_attention(
     )  # fmt: skip
     if cu_seqlens is not None or window is not None or block_mask is not None:
         inputs = with_spans(inputs, cu_seqlens, window, block_mask)
+    if key_pages is not None or key_budget is not None or return_certificate:
+        if need_weights or dropout_p > 0:
+            raise ValueError(
+                "weights and dropout need all keys; leave out key_pages, key_budget and return_certificate."
+            )
+        output, certificate = attend_certified(inputs, key_pages, key_budget, lambda x: _attended(x, 0.0))
+        output = _as_given(output, query, inputs)
+        return (output, certificate) if return_certificate else output
     if need_weights:
         output, weights = (_as_given(x, query, inputs) for x in attend_reference(masked_as_zeros(inputs), dropout_p))
         return output, weights

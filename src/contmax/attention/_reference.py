@@ -32,20 +32,25 @@ class Attended(NamedTuple):
 
 def attend_reference(inputs: Inputs, dropout_p: float) -> Attended:
     """Compute scores, their α-entmax, and means of the values."""
-    heads = inputs.query.shape[-3]
-    query = widened_scores(inputs.query)
-    key, value = (repeated_heads(widened_scores(x), heads) for x in (inputs.key, inputs.value))
-    with without_autocast(query):
-        scores = (query * inputs.scale) @ key.mT
-        if inputs.softcap is not None:
-            scores = inputs.softcap * torch.tanh(scores / inputs.softcap)
-        if inputs.bias is not None:
-            scores = scores + bias_of_scores(inputs.bias, *inputs.sizes).to(scores.dtype)
+    value = repeated_heads(widened_scores(inputs.value), inputs.query.shape[-3])
+    with without_autocast(value):
+        scores = scores_of(inputs)
         if scores.shape[-1] == 0:  # without keys all means are 0
             return Attended(scores @ value, scores)
         weights = _weights(scores, inputs)
         remaining = F.dropout(weights, dropout_p) if dropout_p > 0 else weights
         return Attended(remaining @ value, weights)
+
+
+def scores_of(inputs: Inputs) -> Tensor:
+    """Scores with cap and bias, (*batch, H, Q, L), of masked keys too. Autocast must be off."""
+    query, key = widened_scores(inputs.query), widened_scores(inputs.key)
+    scores = (query * inputs.scale) @ repeated_heads(key, query.shape[-3]).mT
+    if inputs.softcap is not None:
+        scores = inputs.softcap * torch.tanh(scores / inputs.softcap)
+    if inputs.bias is not None:
+        scores = scores + bias_of_scores(inputs.bias, *inputs.sizes).to(scores.dtype)
+    return scores
 
 
 def _weights(scores: Tensor, inputs: Inputs) -> Tensor:

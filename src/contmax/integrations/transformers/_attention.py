@@ -11,6 +11,7 @@ from transformers import LogitsProcessor
 
 from contmax.attention import entmax_attention
 from contmax.basis import GaussianBasis
+from contmax.integrations.transformers._caches import pages_of
 from contmax.integrations.transformers._layers import REFUSED, alpha_of, collects_attentions, refuse
 from contmax.maps import entmax
 from contmax.nn import ContinuousAttention
@@ -93,6 +94,7 @@ def entmax_attention_forward(
     mask, bias = _mask_and_bias(attention_mask, key.shape[2])
     if position_bias is not None:
         bias = position_bias if bias is None else bias + position_bias
+    need_weights = bool(options.get("output_attentions")) or collects_attentions()
     attended = entmax_attention(
         query,
         key,
@@ -108,7 +110,8 @@ def entmax_attention_forward(
         dropout_p=dropout,
         scale=scaling,
         enable_gqa=key.shape[1] != query.shape[1],
-        need_weights=bool(options.get("output_attentions")) or collects_attentions(),
+        need_weights=need_weights,
+        key_pages=None if need_weights or dropout > 0 else pages_of(key),
     )
     output, weights = attended if isinstance(attended, tuple) else (attended, None)
     return output.transpose(1, 2).contiguous(), weights

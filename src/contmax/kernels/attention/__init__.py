@@ -1,4 +1,4 @@
-"""Entmax attention of queries to keys: three operators that run Triton's kernels; numba's kernels are in `_cpu_listed`.
+"""Entmax attention of queries to keys: four operators that run Triton's kernels; numba's kernels are in `_cpu_listed`.
 
 `README.md` describes the algorithm. triton and numba are imported by the first call that needs them.
 """
@@ -7,7 +7,10 @@ from contmax.kernels.attention._operators import attention as attention
 from contmax.kernels.attention._operators import attention_backward as attention_backward
 from contmax.kernels.attention._operators import attention_fits as attention_fits
 from contmax.kernels.attention._operators import decoding as decoding
+from contmax.kernels.attention._operators import decoding_by_pages as decoding_by_pages
 from contmax.kernels.attention._operators import decoding_fits as decoding_fits
 from contmax.kernels.attention._tensors import AttentionLists as AttentionLists
 from contmax.kernels.attention._tensors import AttentionOptions as AttentionOptions
+from contmax.kernels.attention._tensors import Bounded as Bounded
+from contmax.kernels.attention._tensors import Boxes as Boxes
 from contmax.kernels.attention._tensors import is_by_distance as is_by_distance

@@ -6,21 +6,25 @@ import torch
 from torch import Tensor
 
 from contmax.kernels.attention._gpu_call import AttentionCall, with_near_rows
+from contmax.kernels.attention._gpu_decoding_launches import Decoding, decoding, page_launches
 from contmax.kernels.attention._gpu_launches import (
-    decoding,
     dense_gradients,
     dense_means,
     listed_gradients,
     listed_means,
     listing,
 )
-from contmax.kernels.attention._sizes import decoding_sizes
+from contmax.kernels.attention._sizes import DecodingSizes, decoding_sizes
 from contmax.kernels.attention._tensors import (
     AttentionGradients,
     AttentionLists,
     AttentionOptions,
+    Boxes,
     empty_attended,
 )
+
+# The score of masked keys, and of keys that are not read.
+NOTHING = -1.0e30
 
 
 def attend(
@@ -109,20 +113,56 @@ def attend_backward(
 def decode(query: Tensor, key: Tensor, value: Tensor, alpha: float | Tensor, options: AttentionOptions) -> Tensor:
     """The operator `decoding`."""
     call = AttentionCall(query, key, value, alpha, options)
-    kind = call.kind
-    sizes = decoding_sizes(
-        kind.group * kind.queries, kind.keys, kind.all_groups, kind.block_width, query.element_size()
-    )  # fmt: skip
-    plan = decoding(kind, sizes)
-    out = query.new_empty((*query.shape[:3], kind.value_channels))
+    plan = decoding(call.kind, _decoding_sizes(call))
     real: dict[str, Any] = {"dtype": torch.float32, "device": query.device}
-    whole: dict[str, Any] = {"dtype": torch.int32, "device": query.device}
     scores, maxima = torch.empty(plan.scores_shape, **real), torch.empty(plan.maxima_shape, **real)
+    plan.score(call.query, call.key, call.mask, call.bias, call.limits, scores, maxima)
+    return _decoded(call, plan, scores, maxima)
+
+
+def decode_by_pages(
+    query: Tensor, key: Tensor, value: Tensor, alpha: float | Tensor, options: AttentionOptions, boxes: Boxes
+) -> list[Tensor]:
+    """The operator `decoding_by_pages`."""
+    call = AttentionCall(query, key, value, alpha, options)
+    sizes, pages = _decoding_sizes(call, boxes.size), boxes.low.shape[2]
+    low, high = with_near_rows(boxes.low), with_near_rows(boxes.high)
+    if high.stride() != low.stride():
+        low, high = low.contiguous(), high.contiguous()
+    plan = decoding(call.kind, sizes, skips=True)
+    of_pages = page_launches(call.kind, sizes, boxes.size, pages, boxes.first, low.stride()[:3])
+    real: dict[str, Any] = {"dtype": torch.float32, "device": query.device}
+    bounds = torch.empty((*query.shape[:3], pages), **real)
+    thresholds = torch.empty((*query.shape[:3], 1), **real)
+    chosen = torch.empty(bounds.shape, dtype=torch.uint8, device=query.device)
+    scores, maxima = torch.full(plan.scores_shape, NOTHING, **real), torch.full(plan.maxima_shape, NOTHING, **real)
+    given = (call.mask, call.bias, call.limits)
+    of_pages.bound(call.query, low, high, *given, bounds)
+    of_pages.choose(bounds, chosen)
+    pointers = (call.query, call.key, *given, bounds, chosen, thresholds, scores, maxima)
+    of_pages.score_first(*pointers)
+    of_pages.threshold(call.alpha, maxima, thresholds)
+    if boxes.reads_all:
+        of_pages.score_others(*pointers)
+    return [_decoded(call, plan, scores, maxima), bounds, chosen, thresholds]
+
+
+def _decoding_sizes(call: AttentionCall, *page: int) -> DecodingSizes:
+    kind = call.kind
+    item = call.query.element_size()
+    return decoding_sizes(kind.group * kind.queries, kind.keys, kind.all_groups, kind.block_width, item, *page)
+
+
+def _decoded(call: AttentionCall, plan: Decoding, scores: Tensor, maxima: Tensor) -> Tensor:
+    """The means of the values, (B, H, Q, c), from all scores and tile maxima."""
+    kind = call.kind
+    out = call.query.new_empty((kind.batch, kind.heads, kind.queries, kind.value_channels))
+    real: dict[str, Any] = {"dtype": torch.float32, "device": out.device}
+    whole: dict[str, Any] = {"dtype": torch.int32, "device": out.device}
     tiles, keys = torch.empty(plan.candidates_shape, **whole), torch.empty(plan.candidates_shape, **whole)
     listed, parts = torch.empty(plan.candidates_shape, **real), torch.empty(plan.parts_shape, **real)
     finished = torch.empty(plan.finished_shape, **whole)
     states, totals = torch.empty((plan.scores_shape[0], 2), **real), torch.empty(plan.parts_shape[:2], **real)
-    plan.score(call.query, call.key, call.mask, call.bias, call.limits, scores, maxima)
     plan.solve(call.value, call.limits, call.alpha, scores, maxima, tiles, keys, listed, states, finished, out)
     plan.average(call.value, call.limits, call.alpha, scores, states, finished, parts, totals, out)
     return out

@@ -71,7 +71,7 @@ class Queries(NamedTuple):
 
 
 @triton.jit
-def _queries_of_program(
+def queries_of_program(
     LENGTHS, queries, keys, diagonal, heads, group, CAUSAL: tl.constexpr, HAS_LENGTHS: tl.constexpr,
     ROWS: tl.constexpr,
 ):  # fmt: skip
@@ -87,6 +87,33 @@ def _queries_of_program(
     return Queries(b, g, h, i, pair * group * queries + r, inside, ends, tl.max(ends, 0))
 
 
+@triton.jit
+def load_queries(Q, block, qb, qh, qi, D: tl.constexpr, WIDTH: tl.constexpr):
+    """The queries of a block, (ROWS, WIDTH)."""
+    d = tl.arange(0, WIDTH)
+    at = block.b * qb + block.h * qh + block.i * qi
+    return tl.load(Q + at[:, None] + d[None, :], mask=block.inside[:, None] & (d < D)[None, :], other=0.0)
+
+
+@triton.jit
+def store_scores(
+    SCORES, MAXIMA, K, kj, n, q, block, tiles, scale, extras, D: tl.constexpr, WIDTH: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """Write the scores and tile maxima of a block of keys, from key n on, for queries q (ROWS, WIDTH)."""
+    k = load_columns(K, kj, n, block.end, D, WIDTH, COLUMNS)
+    z = tl.dot(q, k, input_precision=PRECISION)
+    j = n + tl.arange(0, COLUMNS)
+    allowed = j[None, :] < block.ends[:, None]
+    x = with_extras(z, block.i[:, None], j.to(tl.int64)[None, :], allowed, scale, extras)
+    at_score = block.row * (tiles // LANES * COLUMNS)
+    tl.store(SCORES + at_score[:, None] + j[None, :], x, mask=block.inside[:, None])
+    parts = tl.reshape(x, [ROWS, COLUMNS // (LANES * _NEIGHBOURS), LANES, _NEIGHBOURS])
+    maxima = tl.reduce(tl.reduce(parts, 3, larger), 1, larger)
+    at_maximum = (block.row * tiles)[:, None] + tl.arange(0, LANES)[None, :]
+    tl.store(MAXIMA + at_maximum + n // COLUMNS * LANES, maxima, mask=block.inside[:, None])
+
+
 @triton.jit(do_not_specialize=ANY_LENGTH)
 def score_keys(
     Q, K, M, B, LENGTHS, SCORES, MAXIMA,
@@ -99,26 +126,14 @@ def score_keys(
 
     Blocks of keys that no query of the program may attend are not written.
     """
-    block = _queries_of_program(LENGTHS, queries, keys, diagonal, heads, group, CAUSAL, HAS_LENGTHS, ROWS)
+    block = queries_of_program(LENGTHS, queries, keys, diagonal, heads, group, CAUSAL, HAS_LENGTHS, ROWS)
     b, h = block.b, block.h[:, None]
     extras = Extras(scale, M + (b * mb + h * mh), (mi, mj), HAS_MASK, B + (b * bb + h * bh), (bi, bj), HAS_BIAS)
-    d, columns = tl.arange(0, WIDTH), tl.arange(0, COLUMNS)
-    at_query = block.b * qb + block.h * qh + block.i * qi
-    q = tl.load(Q + at_query[:, None] + d[None, :], mask=block.inside[:, None] & (d < D)[None, :], other=0.0)
+    q = load_queries(Q, block, qb, qh, qi, D, WIDTH)
     K += block.b * kb + block.g * kh
-    at_score = block.row * (tiles // LANES * COLUMNS)
-    at_maximum = (block.row * tiles)[:, None] + tl.arange(0, LANES)[None, :]
     begin = tl.program_id(0) * span
     for n in range(begin, tl.minimum(begin + span, block.end), COLUMNS):
-        k = load_columns(K, kj, n, block.end, D, WIDTH, COLUMNS)
-        z = tl.dot(q, k, input_precision=PRECISION)
-        j = n + columns
-        allowed = j[None, :] < block.ends[:, None]
-        x = with_extras(z, block.i[:, None], j.to(tl.int64)[None, :], allowed, scale, extras)
-        tl.store(SCORES + at_score[:, None] + j[None, :], x, mask=block.inside[:, None])
-        parts = tl.reshape(x, [ROWS, COLUMNS // (LANES * _NEIGHBOURS), LANES, _NEIGHBOURS])
-        maxima = tl.reduce(tl.reduce(parts, 3, larger), 1, larger)
-        tl.store(MAXIMA + at_maximum + n // COLUMNS * LANES, maxima, mask=block.inside[:, None])
+        store_scores(SCORES, MAXIMA, K, kj, n, q, block, tiles, scale, extras, D, WIDTH, ROWS, COLUMNS)
 
 
 @triton.jit
@@ -131,6 +146,18 @@ def _upper_bound(normaliser, epsilon, size, K: tl.constexpr):
     reach = 1.0 / tl.where(reaches, epsilon, 1.0)
     slack = 2.0 * rounding_of_bound(normaliser, K) + 1e-6 * (size + reach)
     return tl.where(reaches, tl.maximum(normaliser - reach - slack, 0.5 * NOTHING), 0.5 * NOTHING)
+
+
+@triton.jit
+def first_threshold(maxima, maximum, epsilon, K: tl.constexpr):
+    """From tile maxima (1, n) with the largest `maximum`, (1,): maxima less the maximum; a lower bound of the row's
+    normaliser; and the upper bound of scores without mass, less the maximum, (1,).
+    """
+    y = tl.where(maxima > 0.5 * NOTHING, maxima - maximum[:, None], NOTHING)
+    start = tl.zeros([1], tl.float32)
+    normaliser, _ = climb(y, epsilon, start, start + 1.0, K, True)
+    normaliser = tl.maximum(normaliser - rounding_of_bound(normaliser, K), 0.0)
+    return y, normaliser, _upper_bound(normaliser, epsilon, tl.abs(maximum), K)
 
 
 @triton.jit
@@ -293,11 +320,7 @@ def solve_rows(
         tl.store(STATES + 1, 0.0)
         _store_mean(OUT, tl.zeros([VALUE_WIDTH], tl.float32) + tl.where(is_broken, float("nan"), 0.0), C)
     else:
-        y = tl.where(maxima > 0.5 * NOTHING, maxima - maximum[:, None], NOTHING)
-        start = tl.zeros([1], tl.float32)
-        normaliser, _ = climb(y, epsilon, start, start + 1.0, ORDER, True)
-        normaliser = tl.maximum(normaliser - rounding_of_bound(normaliser, ORDER), 0.0)
-        below = _upper_bound(normaliser, epsilon, tl.abs(maximum), ORDER)
+        y, normaliser, below = first_threshold(maxima, maximum, epsilon, ORDER)
         is_live = tl.reshape((y > below[:, None]).to(tl.int32), [WIDE])
         found = _list_candidates(
             SCORES, TILES + row * CANDIDATES, memory, is_live, tile, maximum, below, COLUMNS, CANDIDATES,
@@ -334,7 +357,7 @@ def average_values(
     weights. The last to finish among those of the same queries, which FINISHED counts, adds up the spans.
     """
     ROUGH: tl.constexpr = V.dtype.element_ty != tl.float32
-    block = _queries_of_program(LENGTHS, queries, keys, diagonal, heads, group, CAUSAL, HAS_LENGTHS, ROWS)
+    block = queries_of_program(LENGTHS, queries, keys, diagonal, heads, group, CAUSAL, HAS_LENGTHS, ROWS)
     t = tl.load(STATES + block.row * 2 + 1, mask=block.inside, other=0.0)
     begin = tl.program_id(0) * span
     if (tl.max(t, 0) > 0.0) & (begin < block.end):

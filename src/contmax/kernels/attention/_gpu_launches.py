@@ -8,7 +8,6 @@ from contmax._caches import cached
 from contmax.kernels._counting import blocks_of, power_of_two
 from contmax.kernels.attention._gpu_call import AttentionKind
 from contmax.kernels.attention._gpu_candidates import list_keys, list_undecided
-from contmax.kernels.attention._gpu_decoding import average_values, score_keys, solve_rows
 from contmax.kernels.attention._gpu_dense import attend_dense, solve_dense
 from contmax.kernels.attention._gpu_dense_backward import dense_keys_backward, dense_queries_backward
 from contmax.kernels.attention._gpu_listed import (
@@ -18,7 +17,7 @@ from contmax.kernels.attention._gpu_listed import (
     rank_entries,
 )
 from contmax.kernels.attention._gpu_tile_maxima import tile_maxima
-from contmax.kernels.attention._sizes import DENSE_ROWS, DecodingSizes
+from contmax.kernels.attention._sizes import DENSE_ROWS
 from contmax.kernels.gpu._cached_launch import LAUNCHES, Launch, ReadyLaunch
 
 # Keys per block of `listed_keys_backward`, by which list entries are sorted.
@@ -29,11 +28,6 @@ _LISTED_TOGETHER, _THREADS_OF_A_ROW, _MANY_MAXIMA = 16, 8, 256
 _LONG_TILE = 512
 # The most keys in undecided tiles of a row: L/_UNDECIDED_SHARE, or _FEW_UNDECIDED if that is more.
 _UNDECIDED_SHARE, _FEW_UNDECIDED = 16, 256
-# Decoding: the most candidates per row; tiles, values, spans and scores of dense rows that are loaded at once.
-_CANDIDATES, _TILES, _VALUES, _SPANS, _CHUNK = 1024, 128, 64, 4, 2048
-# A row of decoding is solved by a warp for every _TILES_OF_A_WARP tiles, but by four at least, or by eight where there
-# are at most _FEW_ROWS rows, about one per multiprocessor.
-_TILES_OF_A_WARP, _FEW_ROWS = 1024, 132
 
 
 class Listing(NamedTuple):
@@ -84,7 +78,7 @@ def _listing_of_block(
     tuning, all_tiles = kind.tuning, power_of_two(tiles)
     is_exact, many = kind.dtype == torch.float32, all_tiles > _MANY_MAXIMA
     block: dict[str, Any] = {"begin": begin, "last": last, "tiles": tiles, "WIDE": wide}
-    maxima = _launch(
+    maxima = launch_of(
         kind,
         tile_maxima,
         (blocks_of(last - begin, tuning.rows), kind.all_heads),
@@ -99,7 +93,7 @@ def _listing_of_block(
     )
     programs = (blocks_of(last - begin, _LISTED_TOGETHER), kind.all_heads)
     block |= {"R": _LISTED_TOGETHER, "T": all_tiles, "P": _threads_of_a_row(all_tiles)}
-    keys = _launch(
+    keys = launch_of(
         kind,
         list_keys,
         programs,
@@ -109,7 +103,7 @@ def _listing_of_block(
         maxima_of_row=2 * tiles,
         most=max(max(kind.keys // _UNDECIDED_SHARE, _FEW_UNDECIDED) // (wide // 4), 4),
     )
-    undecided = _launch(
+    undecided = launch_of(
         kind,
         list_undecided,
         programs,
@@ -134,7 +128,7 @@ def listed_means(kind: AttentionKind) -> ReadyLaunch:
     rows = kind.tuning.listed_rows
     last_bits = _width_of_tiles(kind) // 4 * 2.0**-22  # relative errors of a score and of the maximum
     programs = (blocks_of(kind.queries, rows), kind.all_heads)
-    return _launch(kind, attend_listed, programs, 1, kind.tuning.listed_registers, last_bits=last_bits, R=rows)
+    return launch_of(kind, attend_listed, programs, 1, kind.tuning.listed_registers, last_bits=last_bits, R=rows)
 
 
 @cached(LAUNCHES)
@@ -142,10 +136,10 @@ def dense_means(kind: AttentionKind, has_lists: bool, needs_gradient: bool) -> t
     """Launches of `solve_dense` and `attend_dense`; without lists all blocks are dense."""
     tuning, blocks = kind.tuning, (blocks_of(kind.queries, DENSE_ROWS), kind.all_heads)
     dense: dict[str, Any] = {"COLUMNS": tuning.dense_columns, "HAS_LISTS": has_lists, "NEEDS_MEANS": needs_gradient}
-    solve = _launch(
+    solve = launch_of(
         kind, solve_dense, blocks, tuning.dense_warps, tuning.dense_registers, tuning.dense_stages, **dense
     )  # fmt: skip
-    return solve, _launch(kind, attend_dense, blocks, tuning.dense_warps, None, tuning.dense_stages, **dense)
+    return solve, launch_of(kind, attend_dense, blocks, tuning.dense_warps, None, tuning.dense_stages, **dense)
 
 
 @cached(LAUNCHES)
@@ -156,12 +150,12 @@ def dense_gradients(
     tuning, blocks = kind.tuning, blocks_of(kind.queries, DENSE_ROWS)
     warps, stages = tuning.dense_warps, tuning.dense_gradient_stages
     dense: dict[str, Any] = {"COLUMNS": tuning.dense_columns, "HAS_LISTS": has_lists, **_strides_of(cotangent)}
-    of_queries = _launch(
+    of_queries = launch_of(
         kind, dense_queries_backward, (blocks, kind.all_heads), warps, tuning.dense_registers, stages, contracts=True,
         **dense, NEEDS_ALPHA=needs_alpha,
     )  # fmt: skip
     key_blocks = (blocks_of(kind.keys, tuning.dense_columns), kind.all_groups)
-    of_keys = _launch(
+    of_keys = launch_of(
         kind, dense_keys_backward, key_blocks, warps, None, stages, **dense, BLOCKS=power_of_two(blocks),
         KEY_BLOCK=_KEY_BLOCK,
     )  # fmt: skip
@@ -180,13 +174,13 @@ def listed_gradients(
     row_blocks, key_blocks = blocks_of(kind.queries, DENSE_ROWS), blocks_of(kind.keys, _KEY_BLOCK)
     cells = kind.group * row_blocks
     listed: dict[str, Any] = {"key_blocks": key_blocks, "KEY_BLOCK": _KEY_BLOCK, **_strides_of(cotangent)}
-    rank = _launch(kind, rank_entries, (row_blocks, kind.all_heads), 1, **listed)
+    rank = launch_of(kind, rank_entries, (row_blocks, kind.all_heads), 1, **listed)
     blocks = (blocks_of(kind.queries, rows), kind.all_heads)
-    of_queries = _launch(
+    of_queries = launch_of(
         kind, listed_queries_backward, blocks, 1, tuning.gradient_registers, contracts=True, **listed,
         NEEDS_ALPHA=needs_alpha, R=rows,
     )  # fmt: skip
-    of_keys = _launch(
+    of_keys = launch_of(
         kind, listed_keys_backward, (key_blocks, kind.all_groups), tuning.key_warps, None, tuning.key_stages, **listed,
         cells=cells, GROUPED=kind.group > 1, TOGETHER=tuning.together,
     )  # fmt: skip
@@ -197,52 +191,7 @@ def _strides_of(cotangent: tuple[int, ...]) -> dict[str, int]:
     return dict(zip(("gb", "gh", "gi"), cotangent, strict=True))
 
 
-class Decoding(NamedTuple):
-    """Launches of decoding, and shapes of the buffers that these share.
-
-    Attributes:
-        scores_shape: (B·H·Q, keys rounded up to whole blocks), float32.
-        maxima_shape: (B·H·Q, tiles), float32.
-        candidates_shape: (B·H·Q, _CANDIDATES), for TILES, KEYS and LISTED of `solve_rows`.
-        finished_shape: (B·G · programs along the queries,), int32.
-        parts_shape: (B·H·Q, spans, c), float32.
-        score, solve, average: launches of `score_keys`, `solve_rows` and `average_values`.
-    """
-
-    scores_shape: tuple[int, ...]
-    maxima_shape: tuple[int, ...]
-    candidates_shape: tuple[int, ...]
-    finished_shape: tuple[int, ...]
-    parts_shape: tuple[int, ...]
-    score: ReadyLaunch
-    solve: ReadyLaunch
-    average: ReadyLaunch
-
-
-@cached(LAUNCHES)
-def decoding(kind: AttentionKind, sizes: DecodingSizes) -> Decoding:
-    """The `Decoding` of a kind."""
-    rows = kind.all_heads * kind.queries
-    wide = max(power_of_two(sizes.tiles), 64)
-    named: dict[str, Any] = {**sizes._asdict(), "ROWS": sizes.rows, "COLUMNS": sizes.columns, "WIDE": wide}
-    warps = min(max(8 if rows <= _FEW_ROWS else 4, wide // _TILES_OF_A_WARP), 32)
-    named |= {"CANDIDATES": _CANDIDATES, "SAMPLE": _CHUNK, "CHUNK": max(_CHUNK, 256 * warps)}
-    named |= {"TILES_TOGETHER": _TILES, "VALUES_TOGETHER": _VALUES, "SPANS_TOGETHER": _SPANS}
-    named["HIDES"] = kind.mask_strides is not None or kind.bias_strides is not None
-    blocks = (sizes.spans, kind.all_groups, sizes.row_blocks)
-    return Decoding(
-        (rows, blocks_of(kind.keys, sizes.columns) * sizes.columns),
-        (rows, sizes.tiles),
-        (rows, _CANDIDATES),
-        (kind.all_groups * sizes.row_blocks,),
-        (rows, sizes.spans, kind.value_channels),
-        _launch(kind, score_keys, blocks, 8, stages=3, **named),
-        _launch(kind, solve_rows, (rows,), warps, **named),
-        _launch(kind, average_values, blocks, 8, stages=3, **named),
-    )
-
-
-def _launch(
+def launch_of(
     kind: AttentionKind,
     kernel: Any,
     grid: tuple[int, ...],

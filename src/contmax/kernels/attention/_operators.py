@@ -7,7 +7,13 @@ from torch import Tensor
 
 from contmax._operator import operator
 from contmax.kernels.attention._sizes import LIST_CAPACITY, most_keys_of_decoding, widest_head
-from contmax.kernels.attention._tensors import AttentionGradients, AttentionLists, AttentionOptions, empty_attended
+from contmax.kernels.attention._tensors import (
+    AttentionGradients,
+    AttentionLists,
+    AttentionOptions,
+    Boxes,
+    empty_attended,
+)
 
 # List entries have 32-bit indices, and the axis of heads in a grid of programs has at most this size.
 _MOST_ENTRIES, _MOST_HEADS = 2**31, 65535
@@ -27,11 +33,11 @@ def attention_fits(query: Tensor, key: Tensor, value: Tensor) -> bool:
     return max(query.shape[-1], value.shape[-1]) <= widest_head(query)
 
 
-def decoding_fits(query: Tensor, key: Tensor, value: Tensor) -> bool:
+def decoding_fits(query: Tensor, key: Tensor, value: Tensor, page: int = 128) -> bool:
     """Whether `decoding` takes tensors of these sizes, provided that `attention_fits` is true of them."""
     width = max(query.shape[-1], value.shape[-1])
     return (
-        key.shape[-2] <= most_keys_of_decoding(width, query.element_size())
+        key.shape[-2] <= most_keys_of_decoding(width, query.element_size(), page)
         and query.shape[:-1].numel() * key.shape[-2] <= _MOST_SCORES
     )
 
@@ -75,3 +81,25 @@ def decoding(query: Tensor, key: Tensor, value: Tensor, alpha: float | Tensor, o
     from contmax.kernels.attention._gpu_attention import decode
 
     return decode(query, key, value, alpha, options)
+
+
+def _empty_decoded(
+    query: Tensor, key: Tensor, value: Tensor, alpha: float | Tensor, options: AttentionOptions, boxes: Boxes
+) -> list[Tensor]:
+    of_pages = (*query.shape[:3], boxes.low.shape[2])
+    return [
+        query.new_empty((*query.shape[:3], value.shape[3])),
+        query.new_empty(of_pages, dtype=torch.float32),
+        query.new_empty(of_pages, dtype=torch.uint8),
+        query.new_empty((*query.shape[:3], 1), dtype=torch.float32),
+    ]
+
+
+@operator("entmax_decoding_by_pages", like=_empty_decoded)
+def decoding_by_pages(
+    query: Tensor, key: Tensor, value: Tensor, alpha: float | Tensor, options: AttentionOptions, boxes: Boxes
+) -> list[Tensor]:
+    """The means of `decoding` from the pages of keys that are read, then bounds, chosen and thresholds of `Bounded`."""
+    from contmax.kernels.attention._gpu_attention import decode_by_pages
+
+    return decode_by_pages(query, key, value, alpha, options, boxes)

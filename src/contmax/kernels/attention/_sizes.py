@@ -172,18 +172,23 @@ class DecodingSizes(NamedTuple):
     tiles: int
 
 
-def decoding_sizes(queries: int, keys: int, heads: int, width: int, item: int) -> DecodingSizes:
-    """The sizes for `queries` per key head, `keys`, `heads` key heads in all, `width` channels of `item` bytes."""
+def decoding_sizes(
+    queries: int, keys: int, heads: int, width: int, item: int, page: int = _DECODED_TOGETHER
+) -> DecodingSizes:
+    """The sizes for `queries` per key head, `keys`, `heads` key heads in all, `width` channels of `item` bytes.
+
+    No block of keys is larger than a `page`.
+    """
     rows = min(max(power_of_two(queries), 16), 64)
-    row_blocks, columns = blocks_of(queries, rows), _decoded_together(width, item)
+    row_blocks, columns = blocks_of(queries, rows), min(_decoded_together(width, item), page)
     blocks = blocks_of(keys, columns)
     span = min(blocks_of(blocks * heads * row_blocks, _PROGRAMS), _MOST_BLOCKS)
     return DecodingSizes(rows, row_blocks, columns, span * columns, blocks_of(blocks, span), blocks * _TILES_OF_BLOCK)
 
 
-def most_keys_of_decoding(channels: int, item: int) -> int:
+def most_keys_of_decoding(channels: int, item: int, page: int = _DECODED_TOGETHER) -> int:
     """The most keys that decoding takes, for heads of `channels` channels of `item` bytes."""
-    return _MOST_TILES // _TILES_OF_BLOCK * _decoded_together(width_of_block(channels), item)
+    return _MOST_TILES // _TILES_OF_BLOCK * min(_decoded_together(width_of_block(channels), item), page)
 
 
 def _decoded_together(width: int, item: int) -> int:

@@ -75,6 +75,37 @@ class AttentionGradients(NamedTuple):
     alpha: Tensor
 
 
+class Bounded(NamedTuple):
+    """What decides which pages of keys are read.
+
+    Attributes:
+        bounds: upper bounds of the scores in each page, (*batch, H, Q, pages), −∞ where no key may be attended.
+        chosen: whether a page is read first, (*batch, H, Q, pages).
+        thresholds: keys with scores up to it have no weight, by the scores in these pages, (*batch, H, Q, 1).
+    """
+
+    bounds: Tensor
+    chosen: Tensor
+    thresholds: Tensor
+
+
+class Boxes(NamedTuple):
+    """Boxes around pages of keys.
+
+    Attributes:
+        low, high: the least and the largest number of each channel, (B, G, pages, d).
+        size: keys per page.
+        first: the number of pages that each query reads first.
+        reads_all: whether then all other pages that may have weight are read.
+    """
+
+    low: Tensor
+    high: Tensor
+    size: int
+    first: int
+    reads_all: bool
+
+
 def is_by_distance(bias: Tensor, queries: int, keys: int) -> bool:
     """Whether a bias has one number per distance: (…, 1, Q + L − 1), query i and key j at index j − i + Q − 1.
 

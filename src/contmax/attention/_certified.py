@@ -1,0 +1,137 @@
+"""Attention that skips pages of keys without weight, by their bounds (`KeyPages`), and certifies what it has read.
+
+First it reads the pages with the largest bounds. The threshold of their scores is a lower bound of the row's threshold;
+then it reads every other page whose bound is above it. Pages in which no query may attend a key have the bound −∞.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from contmax._backend import Backend
+from contmax._eager import wide_dtype, without_autocast
+from contmax.attention._arguments import Inputs
+from contmax.attention._compiled import backend_of_attention, decode_by_pages, is_decoding
+from contmax.attention._key_pages import Certificate, KeyPages
+from contmax.attention._masked import allowed_keys, bias_of_scores
+from contmax.attention._reference import repeated_heads, scores_of
+from contmax.kernels.attention import Bounded, Boxes, decoding_fits
+from contmax.maps._threshold import newton_normaliser
+
+# Pages that are read first: this many, or this share of the pages if that is more.
+_FEWEST_FIRST, _FIRST_SHARE = 8, 32
+# The most rounding errors of a score and of its bound, relative to the sum of the absolute products.
+_ROUNDING = 4e-6
+
+
+def attend_certified(
+    inputs: Inputs, pages: KeyPages | None, budget: int | None, attend: Callable[[Inputs], Tensor]
+) -> tuple[Tensor, Certificate]:
+    """Means of the values by the pages that may have weight, and what was read.
+
+    Args:
+        inputs: checked arguments.
+        pages: boxes of all keys; None to compute them.
+        budget: the most keys that a query may choose to read; None to read all that may have weight.
+        attend: computes the means for any inputs, reading all keys.
+    """
+    pages = _checked_pages(pages, inputs)
+    count, reads_all = pages.low.shape[-2], budget is None
+    if budget is not None and budget < pages.size:
+        raise ValueError(
+            f"key_budget must be at least the {pages.size} keys of a page; got {budget}. Make smaller pages: "
+            "KeyPages(key, size=32)."
+        )
+    if not _may_skip(inputs):
+        everything = inputs.query.new_ones((*inputs.query.shape[:-1], count), dtype=torch.bool)
+        return attend(inputs), Certificate(_keys_of(everything, inputs, pages.size), everything.any(-1))
+    first = min(count, max(_FEWEST_FIRST, count // _FIRST_SHARE) if budget is None else budget // pages.size)
+    boxes = Boxes(pages.low, pages.high, pages.size, first, reads_all)
+    if backend_of_attention(inputs, 0.0) is Backend.TRITON and decoding_fits(*inputs[:3], pages.size):
+        output, bounded = decode_by_pages(inputs, boxes)
+        return output, _certificate(bounded, inputs, boxes)[1]
+    read, certificate = _certificate(_bounded(inputs, boxes), inputs, boxes)
+    keys = read.repeat_interleave(pages.size, -1)[..., : inputs.key.shape[-2]]
+    mask = keys if inputs.mask is None else inputs.mask & keys
+    return attend(inputs._replace(mask=mask)), certificate
+
+
+def _checked_pages(pages: KeyPages | None, inputs: Inputs) -> KeyPages:
+    key = inputs.key
+    if pages is None:
+        return KeyPages(key)
+    needed = (*key.shape[:-2], -(-key.shape[-2] // pages.size), key.shape[-1])
+    if pages.low.shape != needed or pages.low.dtype != key.dtype or pages.low.device != key.device:
+        raise ValueError(
+            f"key_pages must hold boxes {needed} of these keys, {key.dtype} on {key.device}; got "
+            f"{tuple(pages.low.shape)}, {pages.low.dtype} on {pages.low.device}. Append new keys to the pages as the "
+            "cache grows: pages.append(key[..., -1:, :])."
+        )
+    return pages
+
+
+def _may_skip(inputs: Inputs) -> bool:
+    """Whether a threshold can rule out pages: for few queries, 1 < α ≤ 2, and without a gradient, cap or sinks."""
+    alpha = inputs.alpha
+    has_threshold = isinstance(alpha, Tensor) or 1 < alpha <= 2
+    return has_threshold and inputs.softcap is None and inputs.sinks is None and is_decoding(inputs)
+
+
+def _bounded(inputs: Inputs, boxes: Boxes) -> Bounded:
+    """Bounds of all pages, the pages that are read first, and the thresholds of the scores in them."""
+    heads, dtype = inputs.query.shape[-3], wide_dtype(inputs.query.dtype)
+    query = inputs.query.to(dtype) * inputs.scale
+    low, high = (repeated_heads(x.to(dtype), heads).mT for x in boxes[:2])
+    with without_autocast(query):
+        bounds = query.clamp(min=0) @ high + query.clamp(max=0) @ low
+        bounds = bounds + _ROUNDING * (query.abs() @ torch.maximum(low.abs(), high.abs()))
+        scores = scores_of(inputs)
+    # Infinite numbers in a box, or NaN, bound nothing.
+    bounds = bounds.nan_to_num(nan=torch.inf, posinf=torch.inf, neginf=torch.inf)
+    added = torch.zeros_like(scores)
+    if inputs.bias is not None:
+        added = added + bias_of_scores(inputs.bias, *inputs.sizes).to(dtype)
+    allowed = allowed_keys(inputs)
+    if allowed is not None:
+        added = added.masked_fill(~allowed, -torch.inf)
+    short = -scores.shape[-1] % boxes.size
+    added = F.pad(added, (0, short), value=-torch.inf).unflatten(-1, (-1, boxes.size)).amax(-1)
+    bounds = torch.where(added == -torch.inf, -torch.inf, bounds + added + _ROUNDING * added.abs())
+    chosen = torch.zeros_like(bounds, dtype=torch.bool).scatter_(-1, bounds.topk(boxes.first, -1).indices, True)
+    chosen &= bounds > -torch.inf
+    is_read = _shared(chosen, inputs).repeat_interleave(boxes.size, -1)[..., : scores.shape[-1]]
+    scores = scores.masked_fill(~is_read if allowed is None else ~(is_read & allowed), -torch.inf)
+    return Bounded(bounds, chosen, _threshold(scores, inputs.alpha))
+
+
+def _threshold(scores: Tensor, alpha: float | Tensor) -> Tensor:
+    """A number below the α-entmax threshold of scores (…, L), (…, 1), by more than rounding; −∞ if there is none."""
+    maximum = scores.amax(-1, keepdim=True)
+    shifted = scores - torch.where(maximum.isfinite(), maximum, 0)
+    below = newton_normaliser(shifted, alpha, None) - 1 / (alpha - 1)
+    threshold = maximum + below - 1e-5 * (maximum.abs() + below.abs())
+    return threshold.where(threshold.isfinite() & (below < 0), -torch.inf)  # at α = 1 every key has weight
+
+
+def _shared(pages: Tensor, inputs: Inputs) -> Tensor:
+    """Which pages (*batch, H, Q, pages) are read for any query of the heads that share a head of the keys."""
+    heads, groups = inputs.query.shape[-3], inputs.key.shape[-3]
+    shared: Tensor = pages.unflatten(-3, (groups, heads // groups)).any(-2, keepdim=True).any(-3, keepdim=True)
+    shared = shared.expand(*pages.shape[:-3], groups, heads // groups, *pages.shape[-2:])
+    return shared.flatten(-4, -3)
+
+
+def _certificate(bounded: Bounded, inputs: Inputs, boxes: Boxes) -> tuple[Tensor, Certificate]:
+    """Which pages are read, (*batch, H, Q, pages), and the certificate."""
+    may_have_weight = bounded.bounds > bounded.thresholds
+    chosen = bounded.chosen > 0
+    read = _shared(chosen | may_have_weight if boxes.reads_all else chosen, inputs)
+    return read, Certificate(_keys_of(read, inputs, boxes.size), (read | ~may_have_weight).all(-1))
+
+
+def _keys_of(read: Tensor, inputs: Inputs, size: int) -> Tensor:
+    """The number of keys in pages (*batch, H, Q, pages) that are read, (*batch, H, Q)."""
+    keys = read.sum(-1) * size
+    return keys - read[..., -1] * (-inputs.key.shape[-2] % size)

@@ -1,0 +1,116 @@
+"""Triton's kernels that skip pages of keys, in its interpreter, against attention to all keys in float64."""
+
+import pytest
+import torch
+
+from attention_checks import F16, F32, drawn
+from contmax import KeyPages, entmax_attention
+from contmax.attention import _certified
+from key_pages_checks import assert_budget_is_told, assert_certified, clustered
+from masked_checks import ALL, filled
+
+pytestmark = pytest.mark.usefixtures("triton_takes_cpu_tensors")
+TOLERANCES = {F32: 1e-4, F16: 3e-3}  # scores reach 70
+
+
+@pytest.fixture
+def by_kernels(monkeypatch):
+    """The number of calls that the kernels took."""
+    calls, decode = [], _certified.decode_by_pages
+
+    def counted(*given):
+        calls.append(given)
+        return decode(*given)
+
+    monkeypatch.setattr(_certified, "decode_by_pages", counted)
+    return calls
+
+
+@pytest.mark.parametrize("alpha", [1.05, 1.25, 1.5, 1.7, 2.0, torch.tensor([1.0, 1.5])])
+@pytest.mark.parametrize("dtype", [F32, F16])
+def test_every_alpha(alpha, dtype, by_kernels):
+    read = assert_certified(clustered(900, heads=2, dtype=dtype), alpha, tolerance=TOLERANCES[dtype]).keys_read
+    if not isinstance(alpha, torch.Tensor) and alpha >= 1.5:
+        assert (read < 500).all()
+    assert len(by_kernels) == 1
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"is_causal": True},
+        {"lengths": torch.tensor([170])},
+        {"lengths": torch.tensor([0])},
+        {"mask": torch.arange(300) % 3 > 0},
+        {"mask": torch.zeros(300, dtype=torch.bool)},
+        {"bias": torch.linspace(-30, 0, 300)},
+        {"bias": torch.zeros(300).masked_fill(torch.arange(300) < 150, -torch.inf)},
+        {"bias": torch.linspace(-3, 3, 2 * 301).view(2, 1, 301)},  # by distance
+        {"scale": -0.3},
+        {"window": (40, 0)},
+    ],
+)
+@pytest.mark.parametrize("dtype", [F32, F16])
+def test_options(options, dtype, by_kernels):
+    assert_certified(drawn(2, 300, heads=2, dtype=dtype), tolerance=TOLERANCES[dtype], **options)
+    assert len(by_kernels) == 1
+
+
+def test_far_keys_are_not_read_where_a_bias_falls_with_the_distance():
+    bias = -0.1 * torch.arange(1999, -1, -1.0)
+    assert (assert_certified(drawn(1, 2000), bias=bias, size=64).keys_read < 1000).all()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_random_caches(seed, by_kernels):
+    """Twelve caches each, of any length, width, sharpness, page and α; little is read that the reference skips."""
+    torch.manual_seed(seed)
+
+    def one_of(*choices):
+        return choices[int(torch.randint(len(choices), ()))]
+
+    read, needed = 0, 0
+    for _ in range(12):
+        groups, queries, keys = one_of(1, 1, 2), one_of(1, 1, 2), int(torch.randint(1, 500, ()))
+        dtype, channels, size = one_of(F32, F16), one_of(8, 40), one_of(32, 64, 128)
+        if one_of(True, False):
+            given = clustered(keys, heads=groups, queries=queries, channels=channels, dtype=dtype)
+        else:
+            given = drawn(queries, keys, 2 * groups, groups, channels, channels, dtype, one_of(0.0, 0.1, 1.0, 5.0))
+        heads = given[0].shape[1]
+        alpha = one_of(1.1, 1.5, 2.0, 1 + torch.rand(heads))
+        options = one_of({}, {"is_causal": True}, {"lengths": torch.randint(keys + 1, (1,))})
+        options |= one_of({}, {"bias": -torch.rand(heads, 1, 1) * torch.arange(keys).flip(0)})
+        options |= {"size": size, "tolerance": 1e-4 if dtype == F32 else 3e-3, "enable_gqa": True}
+        found = assert_certified(given, alpha, **options).keys_read
+        with pytest.MonkeyPatch.context() as replaced:
+            replaced.setattr(_certified, "decoding_fits", lambda *_: False)
+            expected = assert_certified(given, alpha, **options).keys_read
+        assert (found >= expected - size).all()  # a bound may be next to the threshold
+        read, needed = read + int(found.sum()), needed + int(expected.sum())
+    assert read < 1.2 * needed
+    assert len(by_kernels) == 12
+
+
+def test_one_key_far_above_keys_that_are_all_equal_and_broken_pages():
+    query, key, value = drawn(1, 1000, dtype=F16)
+    assert_certified([query, key[..., :1, :].expand_as(key), value], tolerance=3e-3)
+    above = key.clone()
+    above[..., 777, :] = 50 * query[..., 0, :]
+    assert torch.equal(entmax_attention(query, above, value, key_pages=KeyPages(above)), value[..., 777:778, :])
+    mask = (torch.arange(1000) < 64) | (torch.arange(1000) >= 130)
+    exact = entmax_attention(query, key, value, mask=mask, key_pages=KeyPages(key))
+    for broken in ([filled(x, mask.unsqueeze(-1), ALL) for x in (key, value)],):
+        assert torch.equal(entmax_attention(query, *broken, mask=mask, key_pages=KeyPages(broken[0])), exact)
+    key[..., 70, :] = torch.nan
+    assert entmax_attention(query, key, value, key_pages=KeyPages(key)).isnan().all()
+
+
+def test_a_budget(by_kernels):
+    torch.manual_seed(0)
+    assert assert_budget_is_told(clustered(2000, dtype=F32), 1024)
+    assert not assert_budget_is_told(drawn(2, 500, heads=4, groups=2), 64)
+    query, key, value = drawn(1, 700)
+    equal = key[..., :1, :].expand_as(key)
+    assert not assert_budget_is_told([query, equal, value], 128)
+    assert len(by_kernels) == 3
