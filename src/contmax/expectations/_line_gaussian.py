@@ -106,8 +106,7 @@ def _windowed_expectation(
     from contmax.kernels.means import _cpu_means
 
     # The kernel computes slopes along with values, at little cost.
-    with_slopes = torch.is_grad_enabled() and any(x.requires_grad for x in (loc, half, centre, width))
-    known = _cpu_means.window_values(loc, half, centre, width, k, _constant(k), _rule(loc), with_slopes)
+    known = _cpu_means.window_values(loc, half, centre, width, k, _constant(k), _rule(loc))
     return expectation_by("window", k, loc, half, None, centre, width, known=known)
 
 

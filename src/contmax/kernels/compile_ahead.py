@@ -31,7 +31,7 @@ def _lists(two: Tensor) -> None:
 _USES: tuple[Callable[[Tensor], object], ...] = (
     lambda two: rows.on_cpu().entmax_rows(two.diag(), 1.5),
     lambda two: rows.on_cpu().entmax_rows_backward(two.diag(), two.diag(), 1.5, needs_alpha=True),
-    lambda two: _cpu_means.window_values(two, two, two, two, 1.0, 1.0, (two, two), with_slopes=True),
+    lambda two: _cpu_means.window_values(two, two, two, two, 1.0, 1.0, (two, two)),
     lambda two: two.dtype == torch.float32 and _cpu_means.plane_scale_means([two] * 5, 2.0, _PATH),
     lambda two: _cpu_means.line_scale_means(two, two, 1.5, two, two, _PATH),
     _lists,

@@ -146,7 +146,7 @@ def line_scale_rows(r, by, loc, scale, alpha, centre, width, rule, start, stop):
         stop: one past the last.
     """
     block = path.of(np.float64, 128, 32)
-    w, live = np.empty(path.ROWS * block), np.empty(centre.shape[0] + 1, np.int64)
+    pairs, live = np.empty((path.ROWS, block)), np.empty(centre.shape[0] + 1, np.int64)
     on_path = path.path_nodes(rule, np.float64)
     # Slopes are clamped to ±largest: the sum over functions of infinite slopes of both signs would be NaN.
     largest = 1e33 if centre.itemsize == 4 else 1e303
@@ -171,33 +171,24 @@ def line_scale_rows(r, by, loc, scale, alpha, centre, width, rule, start, stop):
         count = _alive(mu, reach, centre, width, live)
         for first in range(0, count, block):
             functions = live[first : min(first + block, count)]
-            w[: path.VERTEX * block] = 0.25
+            pairs[: path.VERTEX] = 0.25
             for i, j in enumerate(functions):
                 own = min(np.float64(width[j]) ** 2, _LARGEST_VARIANCE)
                 total = own + variance
-                w[path.A * block + i], w[path.B * block + i] = max(own / total, _LEAST), variance / total
-                w[path.C * block + i] = w[path.G * block + i] = 0.0
-                w[path.N * block + i] = min(abs(mu - np.float64(centre[j])) / math.sqrt(total), _FARTHEST) ** 2
-            path.integrate(w, order, rule, nodes)
+                pairs[path.A, i], pairs[path.B, i] = max(own / total, _LEAST), variance / total
+                pairs[path.C, i] = pairs[path.G, i] = 0.0
+                pairs[path.N, i] = min(abs(mu - np.float64(centre[j])) / math.sqrt(total), _FARTHEST) ** 2
+            path.integrate(pairs.ravel(), order, rule, nodes)
             for i, j in enumerate(functions):
                 deviation = np.float64(width[j])
                 total = min(deviation**2, _LARGEST_VARIANCE) + variance
                 root = math.sqrt(total)
                 size = factor / (math.sqrt(_TWO_PI) * root)
-                a, b, n, value = (
-                    w[path.A * block + i],
-                    w[path.B * block + i],
-                    w[path.N * block + i],
-                    w[path.VALUE * block + i],
-                )
-                by_a, by_b, by_n = (
-                    -0.5 * w[path.BY_A * block + i],
-                    -0.5 * w[path.BY_B * block + i],
-                    -0.5 * w[path.BY_N * block + i],
-                )
+                a, b, n, value = pairs[path.A, i], pairs[path.B, i], pairs[path.N, i], pairs[path.VALUE, i]
+                by_a, by_b, by_n = -0.5 * pairs[path.BY_A, i], -0.5 * pairs[path.BY_B, i], -0.5 * pairs[path.BY_N, i]
                 by_variance = (-0.5 * value + a * (by_b - by_a) - n * by_n) * size / total
                 by_own = (-0.5 * value + b * (by_a - by_b) - n * by_n) * size / total
-                by_eta = (law_slope * w[path.BY_LAW * block + i] + factor_slope * value) * size
+                by_eta = (law_slope * pairs[path.BY_LAW, i] + factor_slope * value) * size
                 r[row, j] = value * size
                 z = math.copysign(math.sqrt(n), mu - np.float64(centre[j]))
                 by[0, row, j] = _bounded(2.0 * z * by_n * size / root, largest)

@@ -4,7 +4,8 @@ These functions take eager CPU tensors; the kernels get arrays.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,9 +25,8 @@ def window_values(
     k: float,
     constant: float,
     rule: tuple[Tensor, Tensor],
-    with_slopes: bool,
-) -> tuple[Tensor, Tensor | None]:
-    """E_p[ψ] of β-Gaussians of half-width a, by quadrature in windows.
+) -> tuple[Tensor, Tensor]:
+    """E_p[ψ] of β-Gaussians of half-width a and its derivatives, by quadrature in windows.
 
     Args:
         loc: μ, (*batch), float32 or float64, the dtype of all tensors.
@@ -36,17 +36,12 @@ def window_values(
         k: 1/(α−1), from 0 to 4.
         constant: the normaliser of (1 − y²)ᵏ on [−1, 1].
         rule: nodes and weights on [0, 1], (q,) each.
-        with_slopes: whether to compute slopes.
 
     Returns:
-        r, (*batch, K), and ∂r/∂(μ, a, σ_j), (*batch, 3, K), or None.
+        r, (*batch, K), and ∂r/∂(μ, a, σ_j), (*batch, 3, K).
     """
-    r = loc.new_empty(*loc.shape, centre.shape[0])
-    densities = [array_of(x).reshape(-1) for x in (loc, half)]
-    inputs = (*densities, k, constant / math.sqrt(2 * math.pi), *(array_of(x) for x in (centre, width, *rule)))
-    by = loc.new_empty(3 if with_slopes else 0, *r.shape)
-    over_rows(window_rows, matrix_of(r), by.numpy().reshape(len(by), loc.numel(), centre.shape[0]), *inputs)
-    return r, by.movedim(0, -2) if with_slopes else None
+    inputs = (k, constant / math.sqrt(2 * math.pi), *(array_of(x) for x in (centre, width, *rule)))
+    return _values_and_slopes(window_rows, 3, loc, half, centre, inputs)
 
 
 def line_scale_means(
@@ -65,13 +60,26 @@ def line_scale_means(
     Returns:
         r, (*batch, K), and ∂r/∂(μ, σ, σ_j, α), (*batch, 4, K).
     """
-    r = centre.new_empty(*loc.shape, centre.shape[0])
-    by = centre.new_empty(4, *r.shape)
     numbers = array_of(alpha.double()).reshape(-1) if isinstance(alpha, Tensor) else np.array([alpha])
-    densities = (array_of(loc).reshape(-1), array_of(scale).reshape(-1), numbers)
-    slopes = by.numpy().reshape(4, -1, centre.shape[0])
-    inputs = (*densities, array_of(centre), array_of(width), np.array(rule))
-    over_rows(line_scale_rows, matrix_of(r), slopes, *inputs, work=32)
+    inputs = (numbers, array_of(centre), array_of(width), np.array(rule))
+    return _values_and_slopes(line_scale_rows, 4, loc, scale, centre, inputs, work=32)
+
+
+def _values_and_slopes(
+    kernel: Callable[..., None],
+    slopes: int,
+    loc: Tensor,
+    scale: Tensor,
+    centre: Tensor,
+    inputs: Sequence[Any],
+    work: int = 1,
+) -> tuple[Tensor, Tensor]:
+    """r, (*batch, K), and its slopes, (*batch, slopes, K), which a kernel writes from densities and other inputs."""
+    r = centre.new_empty(*loc.shape, centre.shape[0])
+    by = centre.new_empty(slopes, *r.shape)
+    densities = (array_of(x).reshape(-1) for x in (loc, scale))
+    rows = by.numpy().reshape(slopes, loc.numel(), centre.shape[0])
+    over_rows(kernel, matrix_of(r), rows, *densities, *inputs, work=work)
     return r, by.movedim(0, -2)
 
 

@@ -19,29 +19,24 @@ _VALUE, _BY_LOC, _BY_HALF, _BY_WIDTH, _ESCORT_LOC, _ESCORT_HALF, _SUMS = (np.uin
 
 @kernel(error_model="numpy")
 def window_rows(r, by, loc, half, order, constant, centre, width, nodes, weights, start, stop):  # type: ignore[no-untyped-def]
-    """Write r of densities start…stop, and by = ∂r/∂(μ, a, σ_j) unless `by` has no rows.
+    """Write r and by = ∂r/∂(μ, a, σ_j) of densities start…stop.
 
     `order` is k, and `constant` C_k/√(2π). Slopes are E[ψ′] for a narrow density or k = 0, else escort integrals.
     """
-    k, functions, with_slopes = centre.dtype.type(order), np.uint64(centre.shape[0]), by.shape[0] > 0
+    k, functions = centre.dtype.type(order), np.uint64(centre.shape[0])
     windows, live = np.empty((_ROWS, functions), centre.dtype), np.empty(functions, np.uint64)
     sums = np.empty((_SUMS, functions), centre.dtype)
     for b in range(np.uint64(start), np.uint64(stop)):
         count = _place(loc[b], half[b], order, centre, width, windows, live)
         sums[:] = 0
         for n in range(np.uint64(nodes.shape[0])):
-            if with_slopes:
-                _add_slopes(windows, count, nodes[n], weights[n], k, sums)
-            else:
-                _add_values(windows, count, nodes[n], weights[n], k, sums)
+            _add_node(windows, count, nodes[n], weights[n], k, sums)
         # Pairs without a window have r and slopes of 0, or NaN if μ or a is NaN.
         r[b] = by[:, b] = np.nan if loc[b] != loc[b] or half[b] != half[b] else 0.0
         for i in range(count):
             j = live[i]
             factor = constant * windows[_SPAN, i] / width[j]
             r[b, j] = factor * sums[_VALUE, i]
-            if not with_slopes:
-                continue
             if windows[_NARROW, i] > 0 or k < 1:
                 by[0, b, j] = -factor * sums[_BY_LOC, i] / width[j]
                 by[1, b, j] = -factor * sums[_BY_HALF, i] / width[j]
@@ -84,15 +79,6 @@ def _place(loc, half, order, centre, width, windows, live):  # type: ignore[no-u
     return count
 
 
-@njit(error_model="numpy", fastmath=fast.CONTRACT)
-def _at(windows, i, x):  # type: ignore[no-untyped-def]
-    """z, 1 + y and 1 − y at the node x of window i."""
-    one = windows.dtype.type(1)
-    left = windows[_LEFT, i] + windows[_SPAN, i] * x
-    right = windows[_RIGHT, i] + windows[_SPAN, i] * (one - x)
-    return windows[_Z0, i] + windows[_DZ, i] * x, left, right
-
-
 @njit
 def _factor(k, from_k):  # type: ignore[no-untyped-def]
     """(a, b) such that a·u + b is u if k ≥ `from_k`, else 1; four such factors give uᵏ, k ≤ 4, without a branch."""
@@ -101,25 +87,15 @@ def _factor(k, from_k):  # type: ignore[no-untyped-def]
 
 
 @njit(error_model="numpy", fastmath=fast.CONTRACT)
-def _add_values(windows, count, x, weight, k, sums):  # type: ignore[no-untyped-def]
-    wide_vectors()
-    half = windows.dtype.type(-0.5)
-    (a, b), (c, d), (e, f), (g, h) = _factor(k, 1), _factor(k, 2), _factor(k, 3), _factor(k, 4)
-    for i in range(count):
-        z, left, right = _at(windows, i, x)
-        room = left * right
-        mass = (a * room + b) * (c * room + d) * (e * room + f) * (g * room + h)
-        sums[_VALUE, i] += weight * mass * fast.exp(half * z * z)
-
-
-@njit(error_model="numpy", fastmath=fast.CONTRACT)
-def _add_slopes(windows, count, x, weight, k, sums):  # type: ignore[no-untyped-def]
+def _add_node(windows, count, x, weight, k, sums):  # type: ignore[no-untyped-def]
+    """Add the terms of the node x to the sums of every window."""
     wide_vectors()
     one, half = windows.dtype.type(1), windows.dtype.type(-0.5)
     odd = k + k + one
     (a, b), (c, d), (e, f), (g, h) = _factor(k, 1), _factor(k, 2), _factor(k, 3), _factor(k, 4)
     for i in range(count):
-        z, left, right = _at(windows, i, x)
+        z = windows[_Z0, i] + windows[_DZ, i] * x
+        left, right = windows[_LEFT, i] + windows[_SPAN, i] * x, windows[_RIGHT, i] + windows[_SPAN, i] * (one - x)
         room, y = left * right, (right - left) * half
         escort = weight * (c * room + d) * (e * room + f) * (g * room + h) * fast.exp(half * z * z)
         mass = escort * (a * room + b)
