@@ -146,13 +146,8 @@ def _log_largest(a, row):  # type: ignore[no-untyped-def]
 
 @njit(error_model="numpy")
 def _missing(a, row):  # type: ignore[no-untyped-def]
-    """1 − p_max = 1 − uᵏ for u = 1 − εA; for an integer k it is εA (1 + u + … + u^{k−1})."""
-    if row.order == 0:
-        return -math.expm1(_log_largest(a, row))
-    u, total = 1.0 - row.epsilon * a, 1.0
-    for _ in range(1, row.order):
-        total = 1.0 + u * total
-    return row.epsilon * a * total
+    """1 − p_max = 1 − (1 − εA)ᵏ."""
+    return -math.expm1(_log_largest(a, row))
 
 
 @njit(error_model="numpy")
