@@ -147,19 +147,10 @@ def _values_and_slopes(mu, scale_ptr, alpha_ptr, row, gap, centre, width, bell_r
 
 @triton.jit
 def any_fwd_kernel(
-    r_ptr,
-    loc_ptr,
-    scale_ptr,
-    alpha_ptr,
-    centre_ptr,
-    width_ptr,
-    bell_rule,
-    edge_rule,
-    columns,
-    gap,
-    PER_ROW: tl.constexpr,
-    COLUMNS: tl.constexpr,
-):
+    r_ptr, loc_ptr, scale_ptr, alpha_ptr, centre_ptr, width_ptr, bell_rule, edge_rule,
+    columns, gap,
+    PER_ROW: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
     """r of one density against a block of functions.
 
     This kernel reads no slopes, so the compiler removes their arithmetic.
@@ -178,28 +169,11 @@ def any_fwd_kernel(
 
 @triton.jit
 def any_bwd_kernel(
-    by_loc_ptr,
-    by_scale_ptr,
-    by_alpha_ptr,
-    by_basis_ptr,
-    cotangent_ptr,
-    loc_ptr,
-    scale_ptr,
-    alpha_ptr,
-    centre_ptr,
-    width_ptr,
-    bell_rule,
-    edge_rule,
-    rows,
-    columns,
-    row_stride,
-    column_stride,
-    gap,
-    GROUP: tl.constexpr,
-    PER_ROW: tl.constexpr,
-    BASIS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-):
+    by_loc_ptr, by_scale_ptr, by_alpha_ptr, by_basis_ptr, cotangent_ptr, loc_ptr, scale_ptr, alpha_ptr, centre_ptr,
+    width_ptr, bell_rule, edge_rule,
+    rows, columns, row_stride, column_stride, gap,
+    GROUP: tl.constexpr, PER_ROW: tl.constexpr, BASIS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
     """Sums over a block of functions for the gradients of μ, σ and α of GROUP densities, each (blocks, B).
 
     With BASIS also sums over these densities for the gradients of the functions, (groups, 2, K).

@@ -32,22 +32,10 @@ _WRITTEN, _CHANNELS = 4096, 512
 
 @triton.jit
 def contexts_kernel(
-    context_ptr,
-    slopes_ptr,
-    shares_ptr,
-    values_ptr,
-    length,
-    channels,
-    blocks,
-    example_stride,
-    length_stride,
-    channel_stride,
-    part_length,
-    SLOPES: tl.constexpr,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-    LANES: tl.constexpr,
-):
+    context_ptr, slopes_ptr, shares_ptr, values_ptr,
+    length, channels, blocks, example_stride, length_stride, channel_stride, part_length,
+    SLOPES: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, LANES: tl.constexpr,
+):  # fmt: skip
     """Σ_ℓ s_ℓ h_ℓ of values h, over a part of a sequence and a block of channels, for 1 + SLOPES rows of shares s.
 
     Results are (parts, examples, channels), and for slopes (parts, examples, SLOPES, channels).
@@ -81,22 +69,10 @@ def contexts_kernel(
 
 @triton.jit
 def contexts_bwd_kernel(
-    by_values_ptr,
-    by_loc_ptr,
-    by_scale_ptr,
-    shares_ptr,
-    slopes_ptr,
-    cotangent_ptr,
-    examples,
-    length,
-    channels,
-    row_blocks,
-    column_blocks,
-    SHARES: tl.constexpr,
-    PLACES: tl.constexpr,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-):
+    by_values_ptr, by_loc_ptr, by_scale_ptr, shares_ptr, slopes_ptr, cotangent_ptr,
+    examples, length, channels, row_blocks, column_blocks,
+    SHARES: tl.constexpr, PLACES: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
     """If PLACES > 0, each of the first programs has one density's gradients; others have blocks of gradients of values.
 
     A location has PLACES numbers, a scale PLACES²; shares have SHARES rows per example, the first of which is read.

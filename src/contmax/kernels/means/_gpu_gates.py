@@ -39,21 +39,10 @@ def _excess(offset, side):
 
 @triton.jit
 def gate_moments_fwd_kernel(
-    logits_ptr,
-    may_ptr,
-    noise_ptr,
-    drop_ptr,
-    weights_ptr,
-    mean_ptr,
-    variance_ptr,
-    queries,
-    length,
-    shift,
-    least,
-    HAS_MASK: tl.constexpr,
-    DROPS: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
+    logits_ptr, may_ptr, noise_ptr, drop_ptr, weights_ptr, mean_ptr, variance_ptr,
+    queries, length, shift, least,
+    HAS_MASK: tl.constexpr, DROPS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, BLOCK)
     inside = columns < length
@@ -82,21 +71,10 @@ def gate_moments_fwd_kernel(
 
 @triton.jit
 def gate_moments_bwd_kernel(
-    logits_ptr,
-    may_ptr,
-    weights_ptr,
-    mean_ptr,
-    by_weights_ptr,
-    by_mean_ptr,
-    by_variance_ptr,
-    grad_ptr,
-    queries,
-    length,
-    shift,
-    HAS_MASK: tl.constexpr,
-    HAS_WEIGHTS: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
+    logits_ptr, may_ptr, weights_ptr, mean_ptr, by_weights_ptr, by_mean_ptr, by_variance_ptr, grad_ptr,
+    queries, length, shift,
+    HAS_MASK: tl.constexpr, HAS_WEIGHTS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, BLOCK)
     inside = columns < length

@@ -55,23 +55,11 @@ def _load_densities(loc_ptr, scale_ptr, row, rows, stretch, K: tl.constexpr, RAI
 
 @triton.jit
 def line_fwd_kernel(
-    r_ptr,
-    loc_ptr,
-    scale_ptr,
-    centre_ptr,
-    width_ptr,
-    rule_ptr,
-    rows,
-    columns,
-    stretch,
-    constant,
-    K: tl.constexpr,
-    RAISED: tl.constexpr,
-    SLOPES: tl.constexpr,
-    PAIRS: tl.constexpr,
-    ROWS: tl.constexpr,
+    r_ptr, loc_ptr, scale_ptr, centre_ptr, width_ptr, rule_ptr,
+    rows, columns, stretch, constant,
+    K: tl.constexpr, RAISED: tl.constexpr, SLOPES: tl.constexpr, PAIRS: tl.constexpr, ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
-):
+):  # fmt: skip
     """r of a block of densities against a block of functions; with SLOPES r and ∂r/∂(μ, σ), (rows, 3, columns).
 
     K < 0 stands for k = ∞.
@@ -124,28 +112,11 @@ def _values_and_slopes(mu, a, inverse_a, centre, width, rule, constant, K: tl.co
 
 @triton.jit
 def line_bwd_kernel(
-    by_loc_ptr,
-    by_scale_ptr,
-    by_basis_ptr,
-    cotangent_ptr,
-    loc_ptr,
-    scale_ptr,
-    centre_ptr,
-    width_ptr,
-    rule_ptr,
-    rows,
-    columns,
-    row_stride,
-    column_stride,
-    stretch,
-    constant,
-    K: tl.constexpr,
-    RAISED: tl.constexpr,
-    BASIS: tl.constexpr,
-    PAIRS: tl.constexpr,
-    ROWS: tl.constexpr,
+    by_loc_ptr, by_scale_ptr, by_basis_ptr, cotangent_ptr, loc_ptr, scale_ptr, centre_ptr, width_ptr, rule_ptr,
+    rows, columns, row_stride, column_stride, stretch, constant,
+    K: tl.constexpr, RAISED: tl.constexpr, BASIS: tl.constexpr, PAIRS: tl.constexpr, ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
-):
+):  # fmt: skip
     """The gradients of a block of densities.
 
     With BASIS also sums over the block for the gradients of all functions, (blocks, 2, K).

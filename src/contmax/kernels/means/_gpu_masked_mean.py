@@ -39,18 +39,10 @@ def masked_mean_fwd_kernel(
 
 @triton.jit
 def masked_mean_bwd_kernel(
-    weights_ptr,
-    values_ptr,
-    mask_ptr,
-    cotangent_ptr,
-    by_weights_ptr,
-    by_values_ptr,
-    length,
-    channels,
-    NEEDS_VALUES: tl.constexpr,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-):
+    weights_ptr, values_ptr, mask_ptr, cotangent_ptr, by_weights_ptr, by_values_ptr,
+    length, channels,
+    NEEDS_VALUES: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
     """One program per sequence and block of positions."""
     sequence = tl.program_id(0).to(tl.int64)
     rows = tl.program_id(1) * ROWS + tl.arange(0, ROWS)

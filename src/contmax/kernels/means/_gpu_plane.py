@@ -129,25 +129,10 @@ def _bounded(slope):
 
 @triton.jit
 def plane_fwd_kernel(
-    r_ptr,
-    loc_ptr,
-    scale_ptr,
-    centre_ptr,
-    basis_ptr,
-    rises,
-    runs,
-    rows,
-    columns,
-    factor,
-    power,
-    norm,
-    order,
-    MATRIX: tl.constexpr,
-    GAUSSIAN: tl.constexpr,
-    SLOPES: tl.constexpr,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-):
+    r_ptr, loc_ptr, scale_ptr, centre_ptr, basis_ptr, rises, runs,
+    rows, columns, factor, power, norm, order,
+    MATRIX: tl.constexpr, GAUSSIAN: tl.constexpr, SLOPES: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
     """r of a block of densities against a block of functions.
 
     With SLOPES the result is (rows, 7, columns): r, its slopes in the two entries of μ and in the four of Σ or L.
@@ -170,30 +155,10 @@ def plane_fwd_kernel(
 
 @triton.jit
 def plane_bwd_kernel(
-    by_loc_ptr,
-    by_scale_ptr,
-    by_basis_ptr,
-    cotangent_ptr,
-    loc_ptr,
-    scale_ptr,
-    centre_ptr,
-    basis_ptr,
-    rises,
-    runs,
-    rows,
-    columns,
-    row_stride,
-    column_stride,
-    factor,
-    power,
-    norm,
-    order,
-    MATRIX: tl.constexpr,
-    GAUSSIAN: tl.constexpr,
-    BASIS: tl.constexpr,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-):
+    by_loc_ptr, by_scale_ptr, by_basis_ptr, cotangent_ptr, loc_ptr, scale_ptr, centre_ptr, basis_ptr, rises, runs,
+    rows, columns, row_stride, column_stride, factor, power, norm, order,
+    MATRIX: tl.constexpr, GAUSSIAN: tl.constexpr, BASIS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
     """Gradients of a block of densities; with BASIS also sums for the gradients of all functions, (blocks, 5, K)."""
     block = tl.program_id(0).to(tl.int64)
     row = (block * ROWS + tl.arange(0, ROWS))[:, None]
