@@ -1,4 +1,4 @@
-"""Sizes of blocks, in plain Python: Triton's own helpers take longer to call than some kernels to run."""
+"""Sizes of blocks, in Python: Triton's own helpers take longer to call than some kernels to run."""
 
 
 def blocks_of(count: int, size: int) -> int:

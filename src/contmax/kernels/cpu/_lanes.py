@@ -1,6 +1,6 @@
 """Compression of the entries of a row above a threshold, and its inverse, on vectors of 64 bytes in numba code.
 
-LLVM vectorises plain loops by itself, but not a loop whose output position depends on the data. These intrinsics
+LLVM vectorises most loops by itself, but not a loop whose output position depends on the data. These intrinsics
 emit LLVM's compress and expand operations, which compile to one instruction per vector on AVX-512, and elsewhere to a
 short scalar sequence. A `mask` is an integer with one bit per lane; arrays are C-contiguous, and offsets are flat
 indices of elements.
@@ -42,11 +42,13 @@ def _vector_at(context, builder, array_type, array, offset):  # type: ignore[no-
 
 
 def _call(builder, name, result, *arguments):  # type: ignore[no-untyped-def]
+    """A call of LLVM's function `name`, which returns the type `result`."""
     declared = ir.FunctionType(result, [argument.type for argument in arguments])
     return builder.call(cgutils.get_or_insert_function(builder.module, declared, name), arguments)
 
 
 def _splat(builder, scalar, lanes):  # type: ignore[no-untyped-def]
+    """A vector with `scalar` in every lane."""
     vector = ir.VectorType(scalar.type, lanes)
     one = builder.insert_element(ir.Constant(vector, ir.Undefined), scalar, ir.Constant(_INT32, 0))
     first_lane = ir.Constant(ir.VectorType(_INT32, lanes), [0] * lanes)
@@ -60,10 +62,12 @@ def _first_lanes(builder, count, lanes):  # type: ignore[no-untyped-def]
 
 
 def _lanes_of(builder, mask, lanes):  # type: ignore[no-untyped-def]
+    """A boolean vector from the bits of a mask."""
     return builder.bitcast(builder.trunc(mask, ir.IntType(lanes)), ir.VectorType(_BOOL, lanes))
 
 
 def _masked_load(builder, vector, pointer, align, suffix, lanes):  # type: ignore[no-untyped-def]
+    """A vector from memory, with 0 where `lanes` is false."""
     return _call(builder, f"llvm.masked.load.{suffix}.p0", vector, pointer, align, lanes, ir.Constant(vector, None))
 
 

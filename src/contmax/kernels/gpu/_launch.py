@@ -56,6 +56,7 @@ def fit_one_launch(rows: int, columns: int) -> bool:
 
 
 def _most_rows(columns: int) -> int:
+    """The most rows of one launch."""
     return max(1, MOST_SLICES // blocks_of(columns, _SLICES_OF_FEW[0]))
 
 

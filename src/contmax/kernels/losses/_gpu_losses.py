@@ -30,9 +30,10 @@ from contmax.kernels.rows._gpu_row_loss import (
 from contmax.kernels.rows._gpu_rows import load_rows, row_offsets, saturated
 from contmax.kernels.rows._gpu_solve import below, conjugate, solved_weights
 
-# Longer rows are read in slices; one program per slice lists the few logits that may have mass.
+# The longest rows that fit on the chip. For a longer row several programs each list the few logits of a slice that may
+# have mass.
 LONGEST_ON_CHIP = 4096
-# Tiles of a row per program of the backward pass.
+# A program of the backward pass takes this many tiles of a row.
 _TILES_OF_GRADIENT = 32
 
 
@@ -58,6 +59,7 @@ def write_losses(
 
 
 def _kind(alpha: float, mask: Tensor | None, target: Tensor, smoothing: float) -> Kind:
+    """The kind of a loss, which with the shape of its logits selects the launches of both passes."""
     return Kind(alpha, mask is not None, is_map=False, is_soft=target.is_floating_point(), smoothing=smoothing)
 
 
@@ -105,7 +107,7 @@ def _short_losses(rows: Rows, kind: Kind) -> Launch:
 def _gradient(rows: Rows, kind: Kind, width: int, step: int, needs_target: bool) -> Launch:
     """The launch of `loss_gradient`: `width` statistics per row, cotangents of stride `step` (0 if rows share one)."""
     chunk = min(CHUNK, max(power_of_two(rows.columns), 16))
-    constants = _constants(kind) | {"NEEDS_TARGET": needs_target, "HAS_TOPS": width > 4 + kind.is_soft}
+    constants = _constants(kind) | {"NEEDS_TARGET": needs_target, "HAS_MAXIMA": width > 4 + kind.is_soft}
     constants |= {"CHUNKS": _TILES_OF_GRADIENT, "CHUNK": chunk}
     grid = (rows.total, blocks_of(rows.columns, chunk * _TILES_OF_GRADIENT))
     numbers = (rows.columns, kind.epsilon, kind.smoothing, step, width, *rows.places)
@@ -160,7 +162,7 @@ def loss_gradient(
     X, M, Y, STATISTICS, G, DX, DY, n, fixed_epsilon, smoothing, g_stride, width,
     size_b, size_c, xa, xb, xc, ma, mb, mc,
     K: tl.constexpr, HAS_MASK: tl.constexpr, SMOOTHS: tl.constexpr, IS_SOFT: tl.constexpr, NEEDS_TARGET: tl.constexpr,
-    HAS_TOPS: tl.constexpr, CHUNKS: tl.constexpr, CHUNK: tl.constexpr,
+    HAS_MAXIMA: tl.constexpr, CHUNKS: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
     """Store g (p̂ − (1−s) q − s u), and if NEEDS_TARGET the gradient of soft targets, g (1−s) (∂Ω/∂q − z)/S.
 
@@ -194,7 +196,7 @@ def loss_gradient(
         if IS_SOFT:
             target = tl.load(Y + here, mask=wanted, other=0.0).to(tl.float32)
         has_mass = True
-        if HAS_TOPS and not NEEDS_TARGET:
+        if HAS_MAXIMA and not NEEDS_TARGET:
             has_mass = chunk_has_mass(tl.load(statistics + 4 + start // CHUNK), top, t, epsilon)
         residual = tl.zeros([CHUNK], tl.float32) + t * 0.0
         if has_mass:

@@ -1,8 +1,8 @@
 """(p̂ − q) W for rows of logits: the gradient of a loss with respect to the inputs of a linear layer.
 
-p̂ of most rows has mass on a few classes only. Lists hold these classes, and their rows of the weight W are added in
-float32. Rows with more classes than a list holds take a dense product. The host does not know how many these are, so
-programs of the dense product cover all rows, and end at once where no row needs it.
+p̂ of most rows of logits has mass on a few classes only. A list holds these classes, and the rows of the weight W that
+belong to them are added in float32. Where a list would be too long, a dense product takes its place. The host does not
+know how many lists are, so programs of the dense product cover all rows of logits, and end at once where none needs it.
 """
 
 import torch
@@ -17,7 +17,8 @@ from contmax.kernels.losses._gpu_losses import write_gradients
 from contmax.kernels.losses._operators import LinearLoss, Supports
 from contmax.kernels.rows._gpu_row_loss import chunk_has_mass, probabilities
 
-_CHANNELS = 512  # per program of `_add_listed_rows`
+# Channels of a program of `_add_listed_rows`.
+_CHANNELS = 512
 # Rows and channels of a tile of the dense product.
 _TILE_ROWS, _TILE_CHANNELS = 128, 128
 
@@ -25,7 +26,7 @@ _TILE_ROWS, _TILE_CHANNELS = 128, 128
 def list_supports(z: Tensor, alpha: float, statistics: Tensor, supports: Supports) -> None:
     """Write the supports of contiguous logits (T, C), for α > 1, from their statistics, computed without a mask."""
     tokens, classes = z.shape
-    kinds = {"K": order_of(alpha), "HAS_TOPS": statistics.shape[1] > 4, "CHUNK": CHUNK}
+    kinds = {"K": order_of(alpha), "HAS_MAXIMA": statistics.shape[1] > 4, "CHUNK": CHUNK}
     kinds["CAPACITY"] = supports.places.shape[1]
     list_them = Launch(_list_support, (tokens,), (classes, alpha - 1, statistics.stride(0)), kinds, 1)
     list_them(z, statistics, *supports)
@@ -66,9 +67,12 @@ def support_products(
 @triton.jit
 def _list_support(
     X, STATISTICS, PLACES, MASSES, COUNTS, n, epsilon, stat_stride,
-    K: tl.constexpr, HAS_TOPS: tl.constexpr, CHUNK: tl.constexpr, CAPACITY: tl.constexpr,
+    K: tl.constexpr, HAS_MAXIMA: tl.constexpr, CHUNK: tl.constexpr, CAPACITY: tl.constexpr,
 ):  # fmt: skip
-    """List the support of a row, and count all of it even if the list is full. Tiles without mass are not read."""
+    """Write the classes with mass of a row of logits, as many as the list holds, and their number.
+
+    Tiles without mass are not read.
+    """
     r = tl.program_id(0).to(tl.int64)
     statistics = STATISTICS + r * stat_stride + tl.arange(0, 1)
     top, t, inverse = tl.load(statistics), tl.load(statistics + 1), tl.load(statistics + 2)
@@ -76,7 +80,7 @@ def _list_support(
     count = 0
     for start in range(0, n, CHUNK):
         has_mass = True
-        if HAS_TOPS:
+        if HAS_MAXIMA:
             has_mass = chunk_has_mass(tl.load(statistics + 4 + start // CHUNK), top, t, epsilons)
         if has_mass:
             columns = start + tl.arange(0, CHUNK)
@@ -96,7 +100,7 @@ def _add_listed_rows(
     PLACES, MASSES, COUNTS, Y, STATISTICS, W, MEAN, OUT, n, channels, w_stride, stat_stride, smoothing,
     SMOOTHS: tl.constexpr, CAPACITY: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Store BLOCK channels of a row of (p̂ − q) W from its list; `_multiply_long_rows` overwrites it after overflow."""
+    """Store BLOCK channels of a row of (p̂ − q) W from its list; `_multiply_long_rows` overwrites long rows."""
     r = tl.program_id(0).to(tl.int64)
     d = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = d < channels

@@ -21,11 +21,13 @@ from contmax.kernels.losses._operators import LinearLoss, Supports
 from contmax.kernels.rows._gpu_row_loss import probabilities
 from contmax.kernels.rows._gpu_rows import saturated
 
-# Classes and channels per program; pipeline stages: many, as loads of hidden vectors wait for loads of their indices.
+# Classes and channels of a program of `_sum_rows`, and its pipeline stages, of which there are many because loads of
+# hidden vectors wait for loads of their indices.
 _CLASSES, _CHANNELS, _STAGES = 128, 128, 6
-# The number of blocks of classes: residuals of long tokens are in memory for one block at a time.
+# The number of blocks of classes. Residuals of long tokens are in memory for one block at a time.
 _BLOCKS_OF_CLASSES = 32
-# Tokens and classes of a tile of residuals; and how many tiles, along the tokens, share rows of the weight in a cache.
+# Tokens and classes of a tile of residuals; and the number of tiles, along the tokens, that read a row of the weight
+# while it is in the cache.
 _TILE_TOKENS, _TILE_CLASSES, _TILES_IN_GROUP = 128, 128, 16
 # The number of hidden vectors that are converted to float32 at a time.
 _WIDE_TOKENS = 1024
@@ -110,7 +112,8 @@ def _sorted_pairs(loss: LinearLoss, supports: Supports, g: Tensor) -> tuple[Tens
     """Pairs sorted by class: classes, tokens, coefficients, and the index where each block of _CLASSES classes begins.
 
     A token with a short list has a pair with coefficient g p̂ for each listed class, and a pair with −g (1−s) for its
-    target. The host does not know the number of pairs: slots without a pair have the class C, and come last.
+    target. The host does not know the number of pairs, so every token has a slot for each place of its list and one for
+    its target. Slots without a pair have the class C, and come last.
     """
     (tokens, capacity), classes, device = supports.places.shape, loss.weight.shape[0], g.device
     keys = supports.places.new_empty(tokens * (capacity + 1))

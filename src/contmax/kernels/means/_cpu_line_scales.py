@@ -126,6 +126,7 @@ def _alive(mu, reach, centre, width, live):  # type: ignore[no-untyped-def]
 
 @njit
 def _bounded(slope, largest):  # type: ignore[no-untyped-def]
+    """The slope, clamped to ±largest."""
     return min(max(slope, -largest), largest)
 
 

@@ -33,6 +33,7 @@ def _place(may_ptr, row, queries, length, columns, inside, HAS_MASK: tl.constexp
 
 @triton.jit
 def _excess(offset, side):
+    """The mean of |x − offset| over a cell |x| ≤ side/2, less side/4."""
     near = tl.minimum(tl.maximum(offset, -0.5 * side), 0.5 * side)
     return near * near / side + tl.maximum(tl.abs(offset) - 0.5 * side, 0.0)
 

@@ -123,7 +123,7 @@ def _through_root(slopes, tril, root, power, MATRIX: tl.constexpr):
 
 @triton.jit
 def _bounded(slope):
-    # tl.minimum and tl.maximum would lose NaN.
+    """The slope, clamped to ±STEEPEST; unlike `bounded` of `_gpu_windows` it does not lose NaN."""
     return tl.where(slope > STEEPEST, STEEPEST, tl.where(slope < -STEEPEST, -STEEPEST, slope))
 
 

@@ -30,11 +30,13 @@ def nan_from(x, y):
 
 @triton.jit
 def distance(x, y):
+    """x − y, clamped to ±LONGEST."""
     return tl.minimum(tl.maximum(x - y, -LONGEST), LONGEST)
 
 
 @triton.jit
 def bounded(slope):
+    """The slope, clamped to ±STEEPEST."""
     return tl.minimum(tl.maximum(slope, -STEEPEST), STEEPEST)
 
 

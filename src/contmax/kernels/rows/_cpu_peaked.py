@@ -152,6 +152,7 @@ def _missing(a, row):  # type: ignore[no-untyped-def]
 
 @njit(error_model="numpy")
 def _escort_of_largest(a, row):  # type: ignore[no-untyped-def]
+    """p_max^{2−α}."""
     if row.order > 0:
         return integer_power(1.0 - row.epsilon * a, row.order - 1)
     return math.exp((1.0 - row.epsilon) * _log_largest(a, row))

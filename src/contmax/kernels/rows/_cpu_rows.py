@@ -21,7 +21,7 @@ from contmax.kernels.rows._cpu_solve import (
     pad,
 )
 
-# The most rows, and the most scores, solved side by side, so that their buffers fit into the first-level cache.
+# The most rows, and the most scores, solved side by side: their buffers fit into the fastest cache of a processor.
 _MOST_TOGETHER = 8
 _SCORES_TOGETHER = 2048
 
@@ -58,6 +58,7 @@ def forward_rows(x, alpha, p, gain, start, stop):  # type: ignore[no-untyped-def
 
 @njit
 def _of_row(alpha, r):  # type: ignore[no-untyped-def]
+    """α of row r."""
     return alpha[r if alpha.shape[0] > 1 else ZERO]
 
 

@@ -107,10 +107,9 @@ def bound(flat, eps, row):  # type: ignore[no-untyped-def]
 def narrow(scores, j, candidates, row):  # type: ignore[no-untyped-def]
     """candidates[j] ← the scores of row j that can carry mass, if its order is 0."""
     if row.order == 0 and row.top > -np.inf:
-        kept = compress_above(
-            scores, j * np.uint64(scores.shape[1]), row.n, scores.dtype.type(row.lowest), candidates, j
-        )
-        row.n = pad(candidates, j, kept, -np.inf)
+        start, lowest = j * np.uint64(scores.shape[1]), scores.dtype.type(row.lowest)
+        count = compress_above(scores, start, row.n, lowest, candidates, j)
+        row.n = pad(candidates, j, count, -np.inf)
 
 
 @njit(error_model="numpy")
@@ -140,6 +139,7 @@ def normaliser(row):  # type: ignore[no-untyped-def]
 
 @njit
 def _start_at(row, a):  # type: ignore[no-untyped-def]
+    """Set origin and constant so that Newton's method starts at A = a."""
     row.origin, row.constant = (a - row.k, 0.0) if row.epsilon > _FAR else (a, 1.0)
 
 

@@ -220,6 +220,7 @@ def ready(x: Tensor, alpha: float, dtype: torch.dtype) -> ReadyRows | None:
 def _ready_rows(
     shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype, to: torch.dtype, device: int, alpha: float
 ) -> ReadyRows | None:
+    """`ready`, cached by what it reads of the scores."""
     if not 0 < alpha <= 2 or alpha == 1 or not shape or 0 in shape or dtype not in TRITON_DTYPES:
         return None
     kind = Kind(alpha, has_mask=False)
@@ -268,6 +269,7 @@ def backward_of_rows(rows: Rows, step: int, kind: Kind, needs_alpha: bool) -> La
 
 @cached(LAUNCHES)
 def _beyond_two(kernel: Any, rows: Rows, *numbers: float, **kinds: bool) -> Launch:
+    """The launch of a kernel of `_gpu_beyond_two`, with its last numbers and its first constants."""
     each = 16 if rows.total > _MANY_ROWS else 1
     numbers = (rows.total, rows.columns, *rows.places, *numbers)
     return Launch(kernel, (blocks_of(rows.total, each),), numbers, {**kinds, "ROWS": each, "CHUNK": _CHUNK_BEYOND_TWO})
