@@ -238,6 +238,7 @@ def gradients(cotangent: Tensor, given: Parameters, number: float, needs_basis: 
 
 
 def _laid_out(x: Tensor | None) -> Tensor | None:
+    """`laid_out`, for a tensor that may be missing."""
     return None if x is None else laid_out(x)
 
 

@@ -31,7 +31,7 @@ _FARTHEST, _LEAST_SHARE = tl.constexpr(1e12), tl.constexpr(1e-24)
 
 @triton.jit
 def bell_reach(gap):
-    """Of one density: the largest |ξ| at which p is not negligible, and the least curvature of −ln p up to this |ξ|."""
+    """The largest |ξ| at which the density p is not negligible, and the least curvature of −ln p up to this |ξ|."""
     square = (1.0 - tl.exp(gap * (_LEFT_OUT * -1.0))) / gap
     # Near α = 1 the difference 1 − exp(…) loses its digits: take two terms of its series.
     square = tl.where(tl.abs(gap) < 1e-3, _LEFT_OUT - gap * (0.5 * _LEFT_OUT * _LEFT_OUT), square)

@@ -233,7 +233,11 @@ def _launches_of_contexts(shape: tuple[int, ...], strides: tuple[int, ...], slop
 
 @cached(LAUNCHES)
 def _launch_of_gradients(shape: tuple[int, ...], shares: int, dimension: int, device: int) -> ReadyLaunch:
-    """`shares`: rows of shares per sequence (0: values need no gradient); `dimension`: N (0: densities need none)."""
+    """The launch of `contexts_bwd_kernel`.
+
+    `shares` is the number of rows of shares per sequence, 0 if values need no gradient; `dimension` is N, 0 if
+    densities need none.
+    """
     batch, length, channels = shape
     columns = min(power_of_two(channels), _CHANNELS)
     rows = _WRITTEN // columns

@@ -44,6 +44,7 @@ def gate_moments_fwd_kernel(
     queries, length, shift, least,
     HAS_MASK: tl.constexpr, DROPS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
+    """Store the weights of a row of gates, and the mean and the variance of its density; see `gate_moments`."""
     row = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, BLOCK)
     inside = columns < length
@@ -76,6 +77,7 @@ def gate_moments_bwd_kernel(
     queries, length, shift,
     HAS_MASK: tl.constexpr, HAS_WEIGHTS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
+    """Store the gradient of a row of logits, with weights and mean as the forward pass computed them."""
     row = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, BLOCK)
     inside = columns < length

@@ -47,7 +47,7 @@ def _gaussian(mu, sigma, centre, width):
 
 @triton.jit
 def _load_densities(loc_ptr, scale_ptr, row, rows, stretch, K: tl.constexpr, RAISED: tl.constexpr):
-    """Of densities: μ, the scale (σ if RAISED, else a), a, a clamped, and NaN where μ or the scale is NaN, else 0."""
+    """Load μ and the scale of densities (σ if RAISED, else a); also a, a clamped, and NaN where one is NaN, else 0."""
     mu, scale = tl.load(loc_ptr + row, row < rows, other=0.0), tl.load(scale_ptr + row, row < rows, other=1.0)
     half = half_width(scale, stretch, K) if RAISED else scale
     return mu, scale, half, length_in_range(half), nan_from(mu, scale)

@@ -22,7 +22,7 @@ _ROWS = 32
 def masked_mean_fwd_kernel(
     weights_ptr, values_ptr, mask_ptr, result_ptr, length, channels, ROWS: tl.constexpr, COLUMNS: tl.constexpr
 ):
-    """One program per sequence and block of channels."""
+    """Store Σ_ℓ w_ℓ h_ℓ of one sequence for a block of channels."""
     sequence = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     total = tl.zeros((COLUMNS,), dtype=tl.float32)
@@ -43,7 +43,7 @@ def masked_mean_bwd_kernel(
     length, channels,
     NEEDS_VALUES: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """One program per sequence and block of positions."""
+    """Store the gradients of weights at a block of positions of one sequence, and of values if NEEDS_VALUES."""
     sequence = tl.program_id(0).to(tl.int64)
     rows = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     place = sequence * length + rows
@@ -91,6 +91,7 @@ def masked_mean_backward(
 
 @cached(LAUNCHES)
 def _launch(kernel: Any, shape: tuple[int, ...], **kinds: bool) -> Launch:
+    """The launch of a kernel on values of this shape, (B, L, D)."""
     batch, length, channels = shape
     columns = min(power_of_two(channels), 128)
     blocks = blocks_of(channels, columns) if kernel is masked_mean_fwd_kernel else blocks_of(length, _ROWS)

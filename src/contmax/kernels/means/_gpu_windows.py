@@ -42,7 +42,7 @@ def bounded(slope):
 
 @triton.jit
 def load_functions(centre_ptr, width_ptr, column, known):
-    """Of a block of functions: μ_j, σ_j clamped to its range, and NaN where μ_j or σ_j is NaN, else 0."""
+    """Load μ_j and σ_j of a block of functions, σ_j clamped to its range; and NaN where either is NaN, else 0."""
     centre = tl.load(centre_ptr + column, known, other=0.0)
     width = tl.load(width_ptr + column, known, other=1.0)
     return centre, length_in_range(width), nan_from(centre, width)
