@@ -111,7 +111,7 @@ def test_random_caches(seed, states):
     assert len(states) == 10
 
 
-@pytest.mark.parametrize("keys", [300, 1500])  # in a list, and dense where scores are flat
+@pytest.mark.parametrize("keys", [300, 700])  # in a list, and dense where scores are flat
 @pytest.mark.parametrize("dtype", [F32, F16])
 def test_numbers_of_masked_keys_never_matter(dtype, keys):
     query, key, value = drawn(2, keys, dtype=dtype)
