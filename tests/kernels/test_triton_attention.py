@@ -131,8 +131,12 @@ def along_one_channel(scores):
     return [query, key, value]
 
 
-@pytest.mark.parametrize("spread", [1.0, 0.3])
-@pytest.mark.parametrize("alpha", [1.2, 1.25, 1.3, 4 / 3, torch.tensor([1.3])])
+# Every α; a power, products and a tensor where the scores are closer together.
+@pytest.mark.parametrize(
+    ("alpha", "spread"),
+    [(alpha, 1.0) for alpha in (1.2, 1.25, 1.3, 4 / 3, torch.tensor([1.3]))]
+    + [(alpha, 0.3) for alpha in (1.2, 1.25, torch.tensor([1.3]))],
+)
 def test_dense_rows_in_half_precision(alpha, spread, lists):
     for i, (ours, exact) in enumerate(compared(along_one_channel(spread * torch.randn(1536)), alpha, scale=1.0)):
         assert (ours - exact).abs().max() / exact.abs().max().clamp(min=0.1) < 2e-3, i
@@ -158,10 +162,14 @@ def test_dense_rows_with_a_thousand_keys_next_to_the_threshold(alpha, above, lis
         assert (ours - exact).abs().max() / exact.abs().max().clamp(min=0.1) < most, i
 
 
-@pytest.mark.parametrize(("scale", "alpha"), [(0.0, 1.3), (0.0, 1.5), (1e-31, 1.3), (1e-12, 1.5)])
 @pytest.mark.parametrize(
-    "options",
-    [{"is_causal": True}, {"mask": torch.arange(300) % 2 > 0}, {"lengths": torch.tensor([200])}, {}],
+    ("scale", "alpha", "options"),
+    [(scale, alpha, {}) for scale, alpha in ((0.0, 1.3), (0.0, 1.5), (1e-31, 1.3), (1e-12, 1.5))]
+    + [
+        (scale, 1.3, options)
+        for scale in (0.0, 1e-31)
+        for options in ({"is_causal": True}, {"mask": torch.arange(300) % 2 > 0}, {"lengths": torch.tensor([200])})
+    ],
 )
 def test_a_scale_next_to_nothing(scale, options, alpha):
     assert_same(drawn(queries=3, keys=300, dtype=F16), alpha, scale=scale, **options)

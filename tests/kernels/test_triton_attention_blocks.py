@@ -141,7 +141,7 @@ def test_dense_and_listed_rows_share_keys(alpha, groups):
 @pytest.mark.parametrize("alpha", [1.2, 4 / 3, 1.5, 1.7, 2.0, torch.tensor([1.05]), torch.tensor([1.9])])
 @pytest.mark.parametrize(
     ("keys", "shared", "dtype"),
-    [(64, 1e3, F32), (64, 1e8, F32), (64, 1e8, F16), (400, 1e8, F32), (400, 1e4, F16)],  # 400 are dense
+    [(64, 1e3, F32), (64, 1e8, F32), (64, 1e8, F16), (200, 1e8, F32), (200, 1e4, F16)],  # 200 are dense
 )
 def test_no_row_is_lost_where_scores_share_a_large_number(alpha, keys, shared, dtype):
     channel = (shared / 16) ** 0.5

@@ -36,7 +36,9 @@ MASKED = ({"queries": 5, "keys": 40}, {"mask": torch.arange(40) % 3 > 0})
     + [(alpha, *given) for alpha in (1.5, 1.7, PER_HEAD) for given in (IN_GROUPS, MASKED)],
 )
 def test_every_alpha(alpha, sizes, options, lists):
-    assert_same(drawn(heads=4, dtype=F16, **sizes), alpha, **options)
+    # Every head is as many programs more.
+    heads = 4 if "groups" in sizes or torch.is_tensor(alpha) else 1
+    assert_same(drawn(heads=heads, dtype=F16, **sizes), alpha, **options)
     assert lists[0].are_empty
     assert lists[0].keys.numel() == lists[0].weights.numel() == lists[0].counts.numel() == 0
 
@@ -88,8 +90,9 @@ def test_many_keys_and_float32_have_lists(lists):
     assert lists[-1].are_empty
 
 
-def test_a_small_alpha_leaves_long_lists_which_are_not_made(lists):
-    given = drawn(queries=2, keys=4096, dtype=F16, sharp=1.0)
+def test_a_small_alpha_leaves_long_lists_which_are_not_made(lists, monkeypatch):
+    monkeypatch.setattr(_attention_tuning, "_FEW_KEYS", 100)
+    given = drawn(queries=2, keys=400, dtype=F16, sharp=1.0)
     entmax_attention(*given, alpha=1.5)
     entmax_attention(*given, alpha=torch.tensor(1.3))
     assert not any(kept.are_empty for kept in lists)
@@ -147,7 +150,8 @@ def test_zeros_are_those_of_the_reference():
 )
 def test_scores_as_large_as_can_be(size, alpha, lists):
     """Of differences that float32 still tells, none is lost: the largest score has all the mass, or its neighbours."""
-    query, key, value = drawn(queries=70, keys=70, heads=4, sharp=1.0, dtype=F16)
+    heads = 4 if torch.is_tensor(alpha) else 1
+    query, key, value = drawn(queries=70, keys=70, heads=heads, sharp=1.0, dtype=F16)
     query, key = (x.float().clamp(-1, 1).mul(size).half() for x in (query, key))
     ours, exact = compared([query, key, value], alpha, is_causal=True)[0]
     assert ours.isfinite().all()

@@ -91,7 +91,7 @@ def gradients(inputs, cotangent):
     return torch.autograd.grad(entmax_attention(*inputs), inputs, cotangent)
 
 
-@pytest.mark.parametrize(("keys", "sharp"), [(19, 2.0), (200, 0.01)], ids=["lists", "dense"])
+@pytest.mark.parametrize(("keys", "sharp"), [(19, 2.0), (140, 0.01)], ids=["lists", "dense"])
 def test_tensors_that_lie_otherwise_in_turns(keys, sharp):
     given, g = drawn(heads=2, keys=keys, sharp=sharp), torch.randn(1, 2, 5, 16)
     expected = gradients(given, g)

@@ -89,7 +89,7 @@ def test_the_quick_way_does_not_take_too_many_rows():
 
 in_interpreter = pytest.mark.usefixtures("triton_takes_cpu_tensors")
 # On the chip, and by lists in two slices.
-shapes = pytest.mark.parametrize("shape", [(7, 9), (2, 6, 9), (1, 11, 9), (3, 2, 3, 9), (7, 70), (2, 3, 70)], ids=str)
+shapes = pytest.mark.parametrize("shape", [(7, 9), (2, 6, 9), (1, 7, 9), (2, 2, 3, 9), (3, 70), (2, 3, 70)], ids=str)
 
 
 def assert_same_in_parts(function, *arguments):
@@ -114,7 +114,8 @@ def assert_same_in_parts(function, *arguments):
 @shapes
 def test_maps_in_parts(shape):
     x, mask = 2 * torch.randn(shape), torch.rand(shape[-1]) > 0.3
-    alpha = torch.linspace(1.2, 2.6, x[..., 0].numel()).reshape(*shape[:-1], 1)
+    # Of the rows, the last ones are beyond two, which take the interpreter many times as long as others.
+    alpha = torch.linspace(1.2, 2.2, x[..., 0].numel()).reshape(*shape[:-1], 1)
     assert_same_in_parts(lambda x: contmax.entmax(x, 1.5), x)
     assert_same_in_parts(lambda x, alpha: contmax.entmax(x, alpha, mask=mask), x, alpha)
     assert_same_in_parts(lambda x: contmax.entmax(x.expand(shape), 1.3), x.detach()[:1].clone())
