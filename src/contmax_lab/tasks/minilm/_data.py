@@ -1,7 +1,6 @@
 """Reviews as numbers of tokens, beside the weights of the model: one small folder that a training needs."""
 
 import bz2
-import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -33,17 +32,8 @@ _FORMAT = 1
 _FIELDS = ("lengths", "labels", "films")
 # Numbers of tokens are stored in two bytes.
 _MOST_TOKENS = 2**16
-# Batches are padded to a multiple of this many tokens: kernels on a GPU are made anew for fewer shapes.
-_MULTIPLE = 16
 # Reviews that the tokenizer takes at once.
 _TOGETHER = 1000
-
-
-def batch_of(reviews: NumberedReviews) -> dict[str, Tensor]:
-    """``tokens`` (B, L), padded with 0; ``labels``; and ``draws`` (B, L) where there are any."""
-    batch = {"tokens": reviews.padded(_MULTIPLE), "labels": reviews.labels}
-    draws = reviews.padded_draws(_MULTIPLE)
-    return batch if draws is None else {**batch, "draws": draws}
 
 
 def prepared(data: MinilmData) -> Path:
@@ -57,7 +47,7 @@ def prepared(data: MinilmData) -> Path:
     if (data.path / KEY_FILE).is_file():
         return data.path
     sources, pretrained = review_sources(data.path), pretrained_folder(data.pretrained)
-    files = [*(path for paths in sources.values() for path in [*paths, *film_files(paths)])]
+    files = [path for paths in sources.values() for path in [*paths, *film_files(paths)]]
     key = {
         "format": _FORMAT,
         "reviews": {part: str(paths[0].parent) for part, paths in sources.items() if paths},
@@ -118,11 +108,9 @@ def load(data: MinilmData, seed: int = 0) -> Splits:
     except (OSError, ValueError, EOFError) as error:
         raise LabError(f"{folder} is damaged: {' '.join(str(error).split())}; delete it") from None
     held_out = held_out_reviews(train.labels, films, data.valid, data.split)
-    kept, held = ((held_out == chosen).nonzero().flatten().tolist() for chosen in (False, True))
-    draws = torch.rand(len(test.tokens), generator=torch.Generator().manual_seed(seed))
     train, valid, test = (
         part[shuffled(len(part), data.split)[: data.limit]] if data.limit else part
-        for part in (train[kept], train[held], dataclasses.replace(test, draws=draws))
+        for part in (train[~held_out], train[held_out], test.with_draws(seed))
     )
     return Splits(train, valid, test, {"pretrained": folder})
 

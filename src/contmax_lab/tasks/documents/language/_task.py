@@ -9,9 +9,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from contmax_lab.contract import Batch, Splits, Task
+from contmax_lab.contract import Batch, Splits, Task, seedless
 from contmax_lab.data import NumberedReviews
-from contmax_lab.tasks.documents import DocumentsData
 from contmax_lab.tasks.documents._data import FIRST_WORD, PADDING, load
 from contmax_lab.tasks.documents._model import Encoder
 from contmax_lab.tasks.documents.language import SETTINGS, LanguageModel
@@ -77,10 +76,8 @@ class Language(Task, settings=SETTINGS):
     """Guess the neighbours of every word."""
 
     summary = "film reviews without labels: guess the next and the previous word; a start for documents"
-
-    def load(self, data: DocumentsData, seed: int) -> Splits:
-        """The parts of ``documents``, so that nothing held out there is read here."""
-        return load(data)
+    # The parts are those of ``documents``, so that nothing held out there is read here.
+    load = seedless(load)
 
     def build(self, model: LanguageModel, splits: Splits) -> nn.Module:
         """A network with fresh weights and the word vectors of the data."""
