@@ -16,7 +16,7 @@ from torch import Tensor, nn
 import contmax
 from contmax.nn import ContinuousAttention, MultiheadContinuousAttention
 from contmax_lab.contract import Figure, Section, TrainedRun
-from contmax_lab.drawing import Theme, css_colours, new_axes, rendered_twice
+from contmax_lab.drawing import Theme, css_colours, html_page, new_axes, rendered_twice
 from contmax_lab.files import write_atomically
 from contmax_lab.runs import Run
 
@@ -265,16 +265,13 @@ def write_page(path: Path, title: str, lead: str, sections: Sequence[Section]) -
         The files.
     """
     pictures: list[_Picture] = []
-    body = "\n".join(_section_html(section, pictures) for section in sections)
-    page = (
-        f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{html.escape(title)}</title>\n'
-        # Without an icon of its own, browsers request one from the network.
-        f'<link rel="icon" href="data:,">\n'
-        f'<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<style>{_style()}</style>\n</head>\n<body>\n<header>\n<h1>{html.escape(title)}</h1>\n"
-        f'<p class="lead">{html.escape(lead)}</p>\n{_contents(sections)}</header>\n<main>\n{body}\n</main>\n'
-        "</body>\n</html>\n"
+    main = "\n".join(_section_html(section, pictures) for section in sections)
+    style = css_colours(lambda theme: {"accent": theme.colour(0)}) + _RULES
+    body = (
+        f'<header>\n<h1>{html.escape(title)}</h1>\n<p class="lead">{html.escape(lead)}</p>\n{_contents(sections)}'
+        f"</header>\n<main>\n{main}\n</main>\n"
     )
+    page = html_page(title, f"<style>{style}</style>\n", body)
     write_atomically(path, page.encode("utf-8"))
     files = [path.parent / name for name in _distinct([picture.figure.filename for picture in pictures])]
     for file, picture in zip(files, pictures, strict=True):
@@ -356,7 +353,3 @@ def _figure(picture: _Picture, number: int) -> str:
 
 def _inline(png: bytes) -> str:
     return f"data:image/png;base64,{base64.b64encode(png).decode('ascii')}"
-
-
-def _style() -> str:
-    return css_colours(lambda theme: {"accent": theme.colour(0)}) + _RULES

@@ -83,7 +83,7 @@ class Run:
         Raises:
             UsageError: if there is a run already and it shall not, or cannot, be resumed.
         """
-        if self.config.exists() and self._has_begun():
+        if self.config.exists() and (self._saved() or self._results.exists() or self.weights.exists()):
             if not resume:
                 raise UsageError(
                     f"{self.folder} already holds a run; pass --resume to continue it, or another --folder"
@@ -94,10 +94,6 @@ class Run:
         kind = type(recipe.task)
         write_json(self._provenance, {**provenance(_PACKAGES), "task": f"{kind.__module__}:{kind.__qualname__}"})
         write_atomically(self.config, as_yaml(recipe).encode("utf-8"))
-
-    def _has_begun(self) -> bool:
-        """Whether the folder has a checkpoint, weights or results."""
-        return bool(self._saved()) or self._results.exists() or self.weights.exists()
 
     def differences(self, recipe: Recipe) -> list[str]:
         """Settings that differ from the recipe the run was begun with and change its results.

@@ -5,7 +5,6 @@ adasplash tries many configurations for every length, for minutes. They are wall
 adasplash waits for the device and cannot be captured in a CUDA graph.
 """
 
-import contextlib
 import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -13,13 +12,13 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.attention import SDPBackend
 from torch.nn.functional import scaled_dot_product_attention
 
 import contmax
 from contmax_lab.bench._figure import Figure, Suite, gpu_suite, peer, ratio_figure
 from contmax_lab.bench._measuring import Call, Clock, Effort, interleaved, percentiles
-from contmax_lab.bench._work import Work, device_ratio, eager_table
+from contmax_lab.bench._work import Work, checked, device_ratio, eager_table, softmax_attention
 
 _TIME = "forward + backward: time / scaled_dot_product_attention"
 _SHORT_TIME = "(16, 4, L, 32), forward + backward: time / entmax of the scores by hand"
@@ -95,10 +94,8 @@ def peer_figures(effort: Effort, clock: Clock) -> Iterator[Figure]:
 
 def _beside_flash(case: _Case, clock: Clock, effort: Effort) -> Iterator[Figure]:
     inputs, cotangent = _drawn(case, clock.device)
-    error = _error(case, clock.device)
-    details: dict[str, Any] = {"error": error, "allowed_error": _ERROR}
-    if not error <= _ERROR:
-        details["failed"] = f"an error of {error:.3g} relative to float64"
+    details = checked(_error(case, clock.device), _ERROR)
+    if "failed" in details:
         yield Figure(_BOTH, case.row, case.kind, math.nan, at_most=case.at_most, details=details)
         return
     ours, flash, chosen = _entmax(case, 1.5), _flash(case), _softmax(case)
@@ -107,8 +104,10 @@ def _beside_flash(case: _Case, clock: Clock, effort: Effort) -> Iterator[Figure]
     place: dict[str, Any] = {"row": case.row, "column": case.kind}
     yield device_ratio(times, "contmax", details, table=_BOTH, **place, at_most=case.at_most)
     if case.kind == "random":
-        kernels = {"kernels": _chosen_kernels(case, inputs)}
-        yield device_ratio(times, "chosen", kernels, table=_CHOICE, row=case.row, column="softmax")
+        # The name in torch of the kernels that it chooses, such as CUDNN_ATTENTION.
+        query, key, value = inputs
+        kernels = SDPBackend(torch._fused_sdp_choice(query, key, value, is_causal=case.is_causal)).name
+        yield device_ratio(times, "chosen", {"kernels": str(kernels)}, table=_CHOICE, row=case.row, column="softmax")
         constants = [x.detach() for x in inputs]
         forward = {"contmax": lambda: ours(*constants), "torch": lambda: flash(*constants)}
         times = clock.device_times(forward, effort)
@@ -203,19 +202,8 @@ def _softmax(case: _Case) -> Callable[..., Tensor]:
     return lambda query, key, value: scaled_dot_product_attention(query, key, value, is_causal=case.is_causal)
 
 
-def _chosen_kernels(case: _Case, inputs: tuple[Tensor, ...]) -> str:
-    """The name in torch of the kernels it chooses, such as CUDNN_ATTENTION."""
-    query, key, value = inputs
-    return str(SDPBackend(torch._fused_sdp_choice(query, key, value, is_causal=case.is_causal)).name)
-
-
 def _flash(case: _Case) -> Callable[..., Tensor]:
-    def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        only = sdpa_kernel(SDPBackend.FLASH_ATTENTION) if query.is_cuda else contextlib.nullcontext()
-        with only:
-            return _softmax(case)(query, key, value)
-
-    return attend
+    return softmax_attention(SDPBackend.FLASH_ATTENTION, is_causal=case.is_causal)
 
 
 def _drawn(case: _Case, device: str) -> tuple[tuple[Tensor, ...], Tensor]:

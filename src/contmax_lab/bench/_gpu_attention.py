@@ -18,7 +18,7 @@ from contmax.densities import BetaGaussian, TruncatedParabola
 from contmax_lab.bench._attention import softmax_context
 from contmax_lab.bench._figure import Figure, gpu_suite
 from contmax_lab.bench._measuring import Clock, Effort, percentiles
-from contmax_lab.bench._work import Contest, Work, relative_error
+from contmax_lab.bench._work import Contest, Work, checked, relative_error
 
 _EXPECTATION = "expectation on the line, forward + backward: device time / elementwise product of that size"
 _LINE = "a sequence, given (μ, σ), forward + backward: device time / discrete softmax attention"
@@ -200,10 +200,8 @@ def _one_query(
     values: Tensor, basis: GaussianBasis, density: TruncatedParabola, clock: Clock, effort: Effort
 ) -> Figure:
     signal, length = _fitted(values, basis), len(values)
-    error = _error(signal, density)
-    details: dict[str, Any] = {"length": length, "error": error}
-    if error > 2 * torch.finfo(values.dtype).eps:
-        details["failed"] = f"an error of {error:.3g} relative to float64"
+    details = {"length": length, **checked(_error(signal, density), 2 * torch.finfo(values.dtype).eps)}
+    if "failed" in details:
         return Figure(_QUERY, _OURS, f"L = {length:,}", math.nan, details=details)
     times = _microseconds(lambda: signal.expectation(density), density.batch_shape.numel(), clock, effort)
     return Figure(_QUERY, _OURS, f"L = {length:,}", times["median"], details={**details, **times})

@@ -58,6 +58,7 @@ def _map_contest(shape: Shape, dtype: str, column: str, device: str) -> Contest:
     scores = _scores(shape, _DTYPES[dtype], generator)
     cotangent = torch.randn(shape, device=device, generator=generator).to(_DTYPES[dtype])
     alpha: Any = _NAMED.get(column, 1.3)
+    others = {_OTHER: 1.4, _LEARNED: 1.7}
     if column == _LEARNED:
         rows = torch.rand(shape[0], 1, device=device, generator=generator)
         alpha = (1.1 + 0.8 * rows).to(_DTYPES[dtype]).requires_grad_()
@@ -71,7 +72,7 @@ def _map_contest(shape: Shape, dtype: str, column: str, device: str) -> Contest:
         ours=ours,
         unit=Work(lambda x: torch.softmax(x, -1), (scores,), cotangent),
         moved_bytes=_least_bytes(contmax.entmax(scores.detach(), alpha)),
-        at_most=_limit_of_map(shape, dtype, column),
+        at_most=others.get(column, _LIMITS.get(shape, 0.75 if dtype == "float32" else 0.85)),
         eager_at_most=1.5 if shape in _EAGER and column in _NAMED else None,
         peers=_map_peers(scores, cotangent, alpha, compiled=shape == _LARGE[0]),
     )
@@ -108,12 +109,6 @@ def _python_alone(shape: Shape, dtype: str, clock: Clock, effort: Effort) -> Fig
     idle = dataclasses.replace(contest.ours, function=_Nothing.apply)
     column = "an autograd.Function that computes nothing"
     return dataclasses.replace(contest, ours=idle, column=column, eager_at_most=None).eager_figure(clock, effort)
-
-
-def _limit_of_map(shape: Shape, dtype: str, column: str) -> float:
-    if column in _NAMED:
-        return _LIMITS.get(shape, 0.75 if dtype == "float32" else 0.85)
-    return 1.4 if column == _OTHER else 1.7
 
 
 def _map_peers(scores: Tensor, cotangent: Tensor, alpha: Any, compiled: bool) -> dict[str, Call]:

@@ -214,7 +214,10 @@ def _figures(effort: Effort) -> Iterator[Figure]:
                 times = _times(name, shape, draw, ("torch", "contmax"), effort)
                 place = {"table": f"{_TIME}, {title}", "row": str(shape), "column": name}
                 yield _ratio(times, "contmax", "torch", **place, at_most=8.0)
-    yield from _times_of_loss(sizes.loss, effort)
+    times = _times(_ENTMAX_LOSS, sizes.loss, "normal", ("torch", "contmax", "entmax"), effort)
+    place = {"table": _LOSS, "row": f"{_ENTMAX_LOSS} {sizes.loss}"}
+    yield _ratio(times, "contmax", "torch", **place, column="time / F.cross_entropy", at_most=2.0)
+    yield _ratio(times, "entmax", "contmax", **place, column="times faster than entmax", at_least=10.0)
     for shape in sizes.memory:
         yield from _memory(shape)
     for shape, draw in sizes.accuracy:
@@ -239,13 +242,6 @@ def _targets(shape: Shape) -> tuple[float, float, float]:
         return 2.5, 9.0, 30.0
     # On few elements the overhead of calls dominates, and softmax has less of it.
     return (4.0, 6.0, 25.0) if elements >= 500_000 else (6.0, 4.0, 15.0)
-
-
-def _times_of_loss(shape: Shape, effort: Effort) -> Iterator[Figure]:
-    times = _times(_ENTMAX_LOSS, shape, "normal", ("torch", "contmax", "entmax"), effort)
-    place = {"table": _LOSS, "row": f"{_ENTMAX_LOSS} {shape}"}
-    yield _ratio(times, "contmax", "torch", **place, column="time / F.cross_entropy", at_most=2.0)
-    yield _ratio(times, "entmax", "contmax", **place, column="times faster than entmax", at_least=10.0)
 
 
 def _times(

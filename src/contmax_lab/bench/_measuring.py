@@ -116,7 +116,12 @@ def interleaved(
         times: dict[str, list[float]] = {name: [] for name in contenders}
         for _ in range(rounds):
             for name, call in contenders.items():
-                times[name].append(_seconds_per_call(call, blocks[name][0], clock))
+                calls = blocks[name][0]
+                # One untimed call refills the caches that the previous contender has emptied; a call as long as a
+                # block needs none.
+                if calls > 1:
+                    call()
+                times[name].append(_block(call, calls, clock) / calls)
     finally:
         if collects:
             gc.enable()
@@ -143,13 +148,6 @@ def _sized_block(call: Call, block: float, clock: Callable[[], float]) -> tuple[
         calls = math.ceil(calls * min(10.0, 1.2 * block / max(elapsed, 1e-9)))
         elapsed = _block(call, calls, clock)
     return calls, elapsed
-
-
-def _seconds_per_call(call: Call, calls: int, clock: Callable[[], float]) -> float:
-    # One untimed call refills the caches that the previous contender has emptied; a call as long as a block needs none.
-    if calls > 1:
-        call()
-    return _block(call, calls, clock) / calls
 
 
 def _block(call: Call, calls: int, clock: Callable[[], float]) -> float:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state
 
-from contmax_lab.contract import Batch, Recipe, Splits, Task
+from contmax_lab.contract import Batch, Recipe, Task
 from contmax_lab.errors import Diverged, Interrupted, UsageError
 from contmax_lab.files import Checkpoint, read_checkpoint, write_checkpoint
 from contmax_lab.recorded import RecordedStep
@@ -161,7 +161,10 @@ class _Ensemble:
         self.recipes, self.task, self.training = recipes, recipes[0].task, recipes[0].training
         self.device = accelerator_for(self.training).device
         self.splits = [self.task.load(recipe.data, recipe.seed) for recipe in recipes]
-        models = [self._fresh(recipe, splits) for recipe, splits in zip(recipes, self.splits, strict=True)]
+        models = []
+        for recipe, splits in zip(recipes, self.splits, strict=True):
+            seed_everything(seed_for(recipe.seed, "weights"), torch.device("cpu"))
+            models.append(self.task.build(recipe.model, splits))
         parameters, buffers = stack_module_state(models)
         self.parameters: dict[str, Tensor] = {
             name: nn.Parameter(tensor.detach().to(self.device)) for name, tensor in parameters.items()
@@ -186,10 +189,6 @@ class _Ensemble:
             self.optimizer = make(self.task, nn.ParameterList(self.parameters.values()), self.training)
         self._training_losses = torch.compile(self._losses, dynamic=False) if self.training.compile else self._losses
         self._take_step: Callable[[], None] = RecordedStep(self._learn) if is_recorded else self._learn
-
-    def _fresh(self, recipe: Recipe, splits: Splits) -> nn.Module:
-        seed_everything(seed_for(recipe.seed, "weights"), torch.device("cpu"))
-        return self.task.build(recipe.model, splits)
 
     # -- steps ---------------------------------------------------------------------------------------------------------
 

@@ -146,9 +146,9 @@ class _Training:
         main = self.accelerator.is_main_process
         events = events_for(self.recipe, self.run.folder) if main else []
         with contextlib.ExitStack() as stack:
-            for place in events:
+            display = Display(self.run.folder.name, self.config.epochs, visible=main)
+            for place in (*events, display):
                 stack.callback(place.close)
-            display = stack.enter_context(Display(self.run.folder.name, self.config.epochs, visible=main))
             pin = self.accelerator.device.type == "cuda"
             batches = self.learner.loader.stream(self._orders(), self.config.workers, pin=pin)
             while not self._done():

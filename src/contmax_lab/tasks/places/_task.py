@@ -33,24 +33,6 @@ class _Found:
         self.iou = float(agreement(self.looked, batch["low"], batch["high"])["iou"])
 
 
-def finding(runs: Sequence[TrainedRun], examples: Sequence[int] = ()) -> list[Figure]:
-    """What each model attends to in some validation examples, by default the first ones of some classes.
-
-    There is one picture for each kind of data; models that look at nothing are left out.
-    """
-    looking: dict[str, list[TrainedRun]] = {}
-    for trained in runs:
-        if trained.model.attend is not None:
-            looking.setdefault(trained.recipe.data.kind, []).append(trained)
-    found = [_of_one_kind(alike, examples) for alike in looking.values()]
-    if len(found) == 1:
-        return found
-    return [
-        dataclasses.replace(figure, title=f"{figure.title}: {kind}")
-        for kind, figure in zip(looking, found, strict=True)
-    ]
-
-
 def _of_one_kind(runs: Sequence[TrainedRun], examples: Sequence[int]) -> Figure:
     """A row of panels for each model, a column for each example."""
     dim, kind = int(runs[0].splits.info["dim"]), runs[0].recipe.data.kind
@@ -230,8 +212,18 @@ class Places(Task, settings=SETTINGS):
         return PLACES, ROBUST, UTTERANCE, CANVAS
 
     def figures(self, runs: Any, examples: Sequence[int] = ()) -> Any:
-        """What is attended to, on the truth."""
-        return finding(runs, examples)
+        """What each model attends to in some validation examples, by default the first ones of some classes.
+
+        There is one picture for each kind of data; models that look at nothing are left out.
+        """
+        looking: dict[str, list[TrainedRun]] = {}
+        for trained in runs:
+            if trained.model.attend is not None:
+                looking.setdefault(trained.recipe.data.kind, []).append(trained)
+        found = {kind: _of_one_kind(alike, examples) for kind, alike in looking.items()}
+        if len(found) == 1:
+            return list(found.values())
+        return [dataclasses.replace(figure, title=f"{figure.title}: {kind}") for kind, figure in found.items()]
 
     def lengths(self, split: Sized) -> Sequence[int] | None:
         """Observations of each series; None for canvases."""

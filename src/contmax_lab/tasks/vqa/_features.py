@@ -2,8 +2,6 @@
 
 import abc
 import concurrent.futures
-import contextlib
-import fcntl
 import json
 import os
 import re
@@ -22,7 +20,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from contmax_lab.data import Place
 from contmax_lab.errors import LabError
-from contmax_lab.files import write_json
+from contmax_lab.files import alone, write_json
 from contmax_lab.packages import require
 
 _DIGITS = re.compile(r"\d+$")
@@ -276,7 +274,7 @@ def extract(
         LabError: if an image cannot be read, or the disk is full; what is done is kept.
     """
     note = target.with_name(target.name + ".json")
-    with _alone(target):
+    with alone(target.with_name(target.name + ".lock"), "pass --data.features elsewhere"):
         done = _done(target, note, names)
         if done == len(names):
             return
@@ -326,16 +324,3 @@ def _done(target: Path, note: Path, names: Sequence[str]) -> int:
         return int(found["done"]) if target.exists() and found["images"] == list(names) else 0
     except (OSError, ValueError, KeyError, TypeError):
         return 0
-
-
-@contextlib.contextmanager
-def _alone(target: Path) -> Iterator[None]:
-    """One process works, the others wait for it."""
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        lock = target.with_name(target.name + ".lock").open("w")
-    except OSError as error:
-        raise LabError(f"cannot write to {target.parent}: {error.strerror}; pass --data.features elsewhere") from None
-    with lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
