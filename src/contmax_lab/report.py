@@ -52,20 +52,17 @@ def sections(trained: Sequence[TrainedRun], examples: Sequence[int] = ()) -> lis
     by_task: dict[str, list[TrainedRun]] = {}
     for entry in trained:
         by_task.setdefault(entry.task.name, []).append(entry)
-    return [_section(entries, examples) for entries in by_task.values()]
-
-
-def _section(entries: list[TrainedRun], examples: Sequence[int]) -> Section:
-    task = entries[0].task
-    labels = [entry.label for entry in entries]
-    curves = learning_curves(
-        [Run(entry.folder) for entry in entries], labels, title=f"Learning curves, {task.name}", names=task.curves
-    )
-    with contextlib.ExitStack() as watching:
-        shares = [watching.enter_context(watched_signals(entry.model)) for entry in entries]
-        figures = [curves, *task.figures(entries, examples)]
-    note = signals_note(list(zip(labels, shares, strict=True)))
-    return Section(task.name.capitalize(), task.summary, _table(entries, labels), figures, [note] if note else [])
+    made = []
+    for name, entries in by_task.items():
+        task, labels, runs = entries[0].task, [entry.label for entry in entries], [Run(e.folder) for e in entries]
+        curves = learning_curves(runs, labels, title=f"Learning curves, {name}", names=task.curves)
+        with contextlib.ExitStack() as watching:
+            shares = [watching.enter_context(watched_signals(entry.model)) for entry in entries]
+            figures = [curves, *task.figures(entries, examples)]
+        note = signals_note(list(zip(labels, shares, strict=True)))
+        notes = [note] if note else []
+        made.append(Section(name.capitalize(), task.summary, _table(entries, labels), figures, notes))
+    return made
 
 
 def _table(entries: list[TrainedRun], labels: list[str]) -> list[list[str]]:

@@ -132,10 +132,6 @@ class Run:
         """
         return str(self._stored()["task"])
 
-    def task_class(self) -> str:
-        """``MODULE:CLASS`` of the task where the run was trained; empty if not known."""
-        return str(self.provenance().get("task", ""))
-
     def provenance(self) -> dict[str, Any]:
         """Commit, machine and versions that it was begun with; nothing if not known."""
         try:

@@ -145,13 +145,11 @@ def open_study(name: str, storage: str, direction: Literal["minimize", "maximize
 
 def unusable(storage: str, error: Exception) -> LabError:
     """A complaint about the database."""
-    return LabError(f"cannot use the database {_without_password(storage)}: {' '.join(str(error).split())[:200]}")
-
-
-def _without_password(storage: str) -> str:
     scheme, separator, rest = storage.partition("://")
     access, at, place = rest.rpartition("@")
-    return f"{scheme}{separator}{access.partition(':')[0]}{at}{place}"
+    # The password of an address is not shown.
+    shown = f"{scheme}{separator}{access.partition(':')[0]}{at}{place}"
+    return LabError(f"cannot use the database {shown}: {' '.join(str(error).split())[:200]}")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,6 +11,7 @@ from torch.nn.functional import cross_entropy
 import contmax
 from contmax_lab.bench._figure import Figure, Suite, peer, ratio_figure
 from contmax_lab.bench._measuring import Effort, interleaved, peak_extra_memory
+from contmax_lab.bench._work import Work
 
 Library = Literal["torch", "contmax", "entmax"]
 Shape = tuple[int, int]
@@ -100,21 +101,15 @@ def drawn(name: str, shape: Shape, draw: str = "normal") -> tuple[Tensor, Any]:
     return scores, _ALPHAS[name]
 
 
-def prepared_pass(library: Library, name: str, shape: Shape, draw: str = "normal") -> Callable[[], None]:
+def prepared_pass(library: Library, name: str, shape: Shape, draw: str = "normal") -> Work:
     """A call that does one forward and backward pass with a given cotangent, by a library that is installed."""
     function = _function(library, name)
     scores, second = drawn(name, shape, draw)
-    scores.requires_grad_()
+    if library == "torch" and name == TENSOR_ALPHA:
+        second = None  # softmax has no α to differentiate by
     result = shape[:1] if name == _ENTMAX_LOSS else shape
     cotangent = torch.randn(result, generator=torch.Generator().manual_seed(1))
-
-    def forward_and_backward() -> None:
-        scores.grad = None
-        if isinstance(second, Tensor):
-            second.grad = None
-        function(scores, second).backward(cotangent)
-
-    return forward_and_backward
+    return Work(function, (scores.requires_grad_(), second), cotangent)
 
 
 def exact_entmax(scores: Tensor, alpha: float | Tensor) -> Tensor:

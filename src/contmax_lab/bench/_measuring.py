@@ -21,7 +21,7 @@ from contmax_lab.recorded import REHEARSALS, RecordedStep
 
 METHOD = (
     "times: processor time on one thread, in one process; contenders take turns in every round; a figure is the median "
-    "of the rounds' ratios, `minimum` the smallest of them; gradients are cleared before a pass, cotangents are given"
+    "of the rounds' ratios, `minimum` the smallest of them; a pass computes fresh gradients, cotangents are given"
 )
 MEMORY_METHOD = (
     "peak extra memory: rise of the resident high-water mark (VmHWM, elsewhere ru_maxrss) of a fresh process over one "
@@ -206,7 +206,7 @@ class GraphClock:
 
     def wall_times(self, calls: Mapping[str, Call], effort: Effort) -> dict[str, list[float]]:
         """Seconds by the wall clock, the device idle before and after each block of calls."""
-        return interleaved(calls, effort, _time_when_idle)
+        return interleaved(calls, effort, time_when_idle)
 
     def peak_memory(self, call: Callable[[], Any]) -> tuple[int, Any]:
         """As torch's allocator counts."""
@@ -235,8 +235,10 @@ class GraphClock:
         return float(start.elapsed_time(end)) / 1000
 
 
-def _time_when_idle() -> float:
-    torch.cuda.synchronize()
+def time_when_idle(device: str = "cuda") -> float:
+    """The wall clock in seconds when all work of the device is done."""
+    if device == "cuda":
+        torch.cuda.synchronize()
     return time.perf_counter()
 
 

@@ -24,19 +24,20 @@ class Work:
 
     Args:
         function: returns one tensor; it is called with tensors of another dtype too, where it is checked.
-        inputs: its arguments. Those that require a gradient are differentiated; the first axis is that of examples.
+        inputs: its arguments. Tensors that require a gradient are differentiated; the first axis of a tensor is that of
+            examples.
         cotangent: gradient of the result, with examples first, or a scalar.
         shared: places of inputs without an axis of examples.
     """
 
     function: Callable[..., Tensor]
-    inputs: tuple[Tensor, ...]
+    inputs: tuple[Any, ...]
     cotangent: Tensor
     shared: tuple[int, ...] = ()
 
     def __call__(self) -> tuple[Tensor, ...]:
         """The result and the gradients."""
-        live = [x for x in self.inputs if x.requires_grad]
+        live = [x for x in self.inputs if isinstance(x, Tensor) and x.requires_grad]
         result = self.function(*self.inputs)
         return result.detach(), *torch.autograd.grad(result, live, self.cotangent)
 

@@ -135,19 +135,18 @@ def read_table(path: Path, columns: Sequence[str] = ()) -> Iterator[TableRow]:
         raise LabError(f"{path} has no rows")
 
 
-def read_csv(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, dict[str, str]]]:
-    """The named columns of a comma-separated file with a header, row by row with the line's number.
+def read_csv(path: Path, columns: Sequence[str]) -> Iterator[TableRow]:
+    """The rows of a comma-separated file with a header, whatever its name is, one at a time.
 
     Args:
-        path: an existing file, of any name.
+        path: an existing file.
         columns: names that the header must have.
 
     Raises:
         LabError: if the file is empty, a column is missing, or a line has another number of fields.
     """
     with _opened(path, "a table") as file:
-        for row in _rows(path, file, ".csv", columns):
-            yield row.place.line, {name: row.fields[name] for name in columns}
+        yield from _rows(path, file, ".csv", columns)
 
 
 def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:

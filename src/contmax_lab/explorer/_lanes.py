@@ -11,6 +11,7 @@ from contmax.basis import GaussianBasis, MultivariateGaussianBasis
 from contmax.densities import BetaGaussian, MultivariateBetaGaussian
 from contmax_lab.attention import Attended
 from contmax_lab.contract import Look
+from contmax_lab.labelled import cell_centres
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +68,8 @@ class Examination:
         found = [head.weights[0] for head in look.heads if head.weights is not None]
         weights = torch.stack(found).mean(0) if found else None
         mean, spread = _moments(look)
-        gaussian, parabola = (_member(mean, spread, alpha) for alpha in (1.0, 2.0))
+        kind: Any = BetaGaussian if look.grid is None else MultivariateBetaGaussian
+        gaussian, parabola = (kind.from_moments(mean, spread, alpha) for alpha in (1.0, 2.0))
         discrete = _shares(gaussian, look) if weights is None else weights
         alphas = {float(density.alpha) for density in densities}
         alone = self._parts == 1
@@ -101,9 +103,7 @@ def ellipse(centre: tuple[float, float], axes: tuple[float, float], angle: float
 
 def _positions(look: Look) -> Tensor:
     """Middles of the words, (L,), or of the cells, (L, 2)."""
-    sizes = look.grid or (len(look.values),)
-    lines = [(torch.arange(size) + 0.5) / size for size in sizes]
-    return torch.cartesian_prod(*lines)
+    return cell_centres(look.grid or (len(look.values),), look.values)
 
 
 def _moments(look: Look) -> tuple[Tensor, Tensor]:
@@ -127,12 +127,6 @@ def _moments_of(head: Attended, look: Look) -> tuple[Tensor, Tensor]:
         raise ValueError("an attention without a finite variance cannot be compared with others")
     mean, spread = contmax.maps.moments(head.weights[0], _positions(look), grid=look.grid)
     return mean, spread
-
-
-def _member(mean: Tensor, spread: Tensor, alpha: float) -> Any:
-    if mean.dim() == 0:
-        return BetaGaussian.from_moments(mean, spread, alpha)
-    return MultivariateBetaGaussian.from_moments(mean, spread, alpha)
 
 
 def _shares(density: Any, look: Look) -> Tensor:

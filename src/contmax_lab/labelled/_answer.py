@@ -126,8 +126,8 @@ def middles(mask: Tensor) -> Tensor:
     return (mask.cumsum(-1) - 0.5) / mask.sum(-1, keepdim=True).clamp(min=1)
 
 
-def cell_centres(grid: tuple[int, int], like: Tensor) -> Tensor:
-    """Centres of the cells of the unit square, row by row, (HW, 2), on the device of `like`."""
+def cell_centres(grid: tuple[int, ...], like: Tensor) -> Tensor:
+    """Centres of the cells of the unit interval, (L,), or square, row by row, (HW, 2), on the device of `like`."""
     return torch.cartesian_prod(*((torch.arange(count, device=like.device) + 0.5) / count for count in grid))
 
 

@@ -236,7 +236,7 @@ def task_of_run(folder: str | Path, named: Sequence[str] = ()) -> Task:
         return task
     if is_installed(name):
         return installed_task(name)
-    origin = run.task_class()
+    origin = str(run.provenance().get("task", ""))
     was = f" ({origin} where it was trained)" if origin else ""
     module = origin.partition(":")[0].partition(".")[0] or "my_module"
     raise LabError(

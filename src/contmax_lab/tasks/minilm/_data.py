@@ -1,7 +1,6 @@
 """Reviews as numbers of tokens, beside the weights of the model: one small folder that a training needs."""
 
 import bz2
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -69,7 +68,8 @@ def _prepare(sources: dict[str, list[Path]], pretrained: Path, max_tokens: int, 
     parts = {}
     for part in REVIEW_PARTS:
         texts, labels, films = _columns(sources[part])
-        numbers = list(_tokenised(tokenizer, texts))
+        pieces = [texts[start : start + _TOGETHER] for start in range(0, len(texts), _TOGETHER)]
+        numbers = [np.array(text.ids, dtype=np.uint16) for piece in pieces for text in tokenizer.encode_batch(piece)]
         lengths = np.array([len(own) for own in numbers], dtype=np.uint16)
         parts[part] = np.concatenate(numbers)
         columns: dict[str, NDArray] = dict(zip(_FIELDS, (lengths, labels, films), strict=True))
@@ -92,12 +92,6 @@ def _columns(paths: list[Path]) -> tuple[list[str], NDArray[np.int8], NDArray[np
         labels.append(review.label)
         film.append(films.setdefault(review.film, len(films) - 1))
     return texts, np.array(labels, dtype=np.int8), np.array(film, dtype=np.int32)
-
-
-def _tokenised(tokenizer: object, texts: list[str]) -> Iterator[NDArray[np.uint16]]:
-    for start in range(0, len(texts), _TOGETHER):
-        for encoded in tokenizer.encode_batch(texts[start : start + _TOGETHER]):  # type: ignore[attr-defined]
-            yield np.array(encoded.ids, dtype=np.uint16)
 
 
 def load(data: MinilmData, seed: int = 0) -> Splits:

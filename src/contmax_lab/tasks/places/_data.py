@@ -126,14 +126,9 @@ def _fixed(data: PlacesData, source: Utterances | Images, places: int, seed: int
 def _in_noise(data: PlacesData, chosen: Utterances, source: Utterances) -> Batch:
     if data.kind == "utterance":
         return one_in_noise(chosen, (data.shortest, data.longest))
-    others = source[_of_others(chosen, source)]
+    # For each utterance a random one of another speaker.
+    differs = (chosen.speaker.unsqueeze(-1) != source.speaker).float()
+    others = source[torch.multinomial(differs, 1).squeeze(-1).tolist()]
     if data.kind == "pair":
         return two_in_noise(chosen, others, int(source.speaker.max()) + 1)
     return irregular(two_in_turn(chosen, others), data.dropped)
-
-
-def _of_others(chosen: Utterances, source: Utterances) -> list[int]:
-    """For each utterance a random one of another speaker."""
-    differs = (chosen.speaker.unsqueeze(-1) != source.speaker).float()
-    found: list[int] = torch.multinomial(differs, 1).squeeze(-1).tolist()
-    return found

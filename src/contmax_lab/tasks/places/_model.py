@@ -1,7 +1,6 @@
 """An encoder, attention, a linear classifier."""
 
 import dataclasses
-from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
@@ -86,8 +85,11 @@ class Finder(nn.Module):
             return Answer(self.classifier(batch["query"]))
         given = "frames" if self.dim == 1 else "pixels"
         if self.training:
-            for gates in self._gates():
-                gates.drop_gates(self._dropped())
+            first, last = float(self.model.drop_first), float(self.model.drop_last)
+            dropped = first + (last - first) * (self.steps / self.model.drop_steps).clamp(max=1)
+            for part in self.modules():
+                if isinstance(part, contmax.nn.GateHead):
+                    part.drop_gates(dropped)
             self.steps += 1
         logits, scene, place = self._answer(batch, batch[given])
         answer = Answer(logits, scene, place, span_weight=float(self.model.span_weight))
@@ -134,15 +136,6 @@ class Finder(nn.Module):
         values = hidden.flatten(2).mT
         mask = torch.ones(values.shape[:2], dtype=torch.bool, device=pixels.device)
         return Scene(values, values, where, mask, grid=(height, width))
-
-    def _gates(self) -> Iterator[contmax.nn.GateHead]:
-        return (part for part in self.modules() if isinstance(part, contmax.nn.GateHead))
-
-    def _dropped(self) -> Tensor:
-        """The share of gates to shut in this step."""
-        first, last = float(self.model.drop_first), float(self.model.drop_last)
-        done: Tensor = (self.steps / self.model.drop_steps).clamp(max=1)
-        return first + (last - first) * done
 
     @torch.no_grad()
     def _seen(self, scene: Scene, place: Place, given: Tensor) -> Tensor:

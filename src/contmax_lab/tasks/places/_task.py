@@ -25,11 +25,14 @@ _Drawer = Callable[[Any, Batch, "_Found", Theme, str], None]
 
 
 class _Found:
-    """What one model attends to in one example."""
+    """What one model attends to in the one example of a batch; without a background, nothing is replaced."""
 
-    def __init__(self, scene: Scene, place: Place, batch: Batch) -> None:
-        self.scene, self.place = scene, place
-        self.looked = looked(scene, place)
+    @torch.no_grad()
+    def __init__(self, trained: TrainedRun, batch: Batch) -> None:
+        answer = trained.model({name: given for name, given in batch.items() if name != "background"})
+        self.scene: Scene = answer.scene
+        self.place: Place = answer.place
+        self.looked = looked(self.scene, self.place)
         self.iou = float(agreement(self.looked, batch["low"], batch["high"])["iou"])
 
 
@@ -39,7 +42,7 @@ def _of_one_kind(runs: Sequence[TrainedRun], examples: Sequence[int]) -> Figure:
     valid = cast(Fixed, runs[0].splits.valid)
     chosen = examples or _first_of_classes(valid.batch["label"], _SHOWN[dim])
     batches = [runs[0].task.batch(valid, [index]) for index in chosen]
-    found = [[_found(trained, batch) for batch in batches] for trained in runs]
+    found = [[_Found(trained, batch) for batch in batches] for trained in runs]
     names = [_name(batch, kind) for batch in batches]
     title, height, panel, caption = _LOOKS[dim]
 
@@ -113,13 +116,6 @@ def _first_of_classes(label: Tensor, count: int) -> list[int]:
     count = min(count, len(classes))
     asked = [classes[round(i * (len(classes) - 1) / max(count - 1, 1))] for i in range(count)]
     return [int((label == one).nonzero()[0]) for one in asked]
-
-
-@torch.no_grad()
-def _found(trained: TrainedRun, batch: Batch) -> _Found:
-    """What a model attends to in the one example of a batch; without a background, nothing is replaced."""
-    answer = trained.model({name: given for name, given in batch.items() if name != "background"})
-    return _Found(answer.scene, answer.place, batch)
 
 
 def _name(batch: Batch, kind: str) -> str:
