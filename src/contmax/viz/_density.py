@@ -131,7 +131,12 @@ def plot_series_attention(
     member = None if density is None else line_members(density, index, ())[0]
     drawn = axes_for(ax)
     if series is not None:
-        _draw_series(drawn, where, series)
+        order = where.argsort(stable=True)
+        # A single observation has no line; mark it by a dot.
+        marker = "." if len(where) == 1 else ""
+        ink = require_matplotlib().rcParams["text.color"]
+        drawn.plot(where[order].numpy(), series[order].numpy(), color=ink, alpha=0.35, linewidth=0.8, marker=marker)
+        _hide_height(drawn)
     if shares is not None or member is not None:
         _draw_attention(drawn if series is None else drawn.twinx(), where, shares, member, (low, high), color)
     drawn.set_xlim(low, high)
@@ -228,15 +233,6 @@ def ellipse_patch(ellipse: MassEllipse, color: Any, *, halo: bool = False) -> An
         path_effects=effects,
         linewidth=1.3,
     )
-
-
-def _draw_series(ax: Any, where: Tensor, series: Tensor) -> None:
-    order = where.argsort(stable=True)
-    # A single observation has no line; mark it by a dot.
-    marker = "." if len(where) == 1 else ""
-    ink = require_matplotlib().rcParams["text.color"]
-    ax.plot(where[order].numpy(), series[order].numpy(), color=ink, alpha=0.35, linewidth=0.8, marker=marker)
-    _hide_height(ax)
 
 
 def _draw_attention(

@@ -104,13 +104,11 @@ class LineMember:
             parts = 32  # midpoint rule
             inner = edges[:-1, None] + edges.diff()[:, None] * (torch.arange(parts) + 0.5) / parts
             mass = self.heights(inner.flatten()).reshape(-1, parts).mean(-1) * edges.diff()
-        return torch.where(self._overlap(edges) > _TOUCH * edges.diff(), drawable(mass, self.density), 0.0)
-
-    def _overlap(self, edges: Tensor) -> Tensor:
-        """The length of the support between neighbouring edges."""
         stretches = self.stretches() or [(-math.inf, math.inf)]
-        parts = [edges[1:].clamp(max=end) - edges[:-1].clamp(min=start) for start, end in stretches]
-        return torch.stack(parts).clamp(min=0).sum(0)
+        shared = [edges[1:].clamp(max=end) - edges[:-1].clamp(min=start) for start, end in stretches]
+        # The length of the support between neighbouring edges.
+        overlap = torch.stack(shared).clamp(min=0).sum(0)
+        return torch.where(overlap > _TOUCH * edges.diff(), drawable(mass, self.density), 0.0)
 
     def holds(self, points: Float[Tensor, "n"]) -> Tensor:
         """Whether each point lies in the support; True everywhere if the support is unbounded."""
