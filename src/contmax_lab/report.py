@@ -263,9 +263,11 @@ def write_page(path: Path, title: str, lead: str, sections: Sequence[Section]) -
     """
     pictures: list[_Picture] = []
     main = "\n".join(_section_html(section, pictures) for section in sections)
+    links = (f'<a href="#{_anchor(section)}">{html.escape(section.title)}</a>' for section in sections)
+    nav = f"<nav>{' '.join(links)}</nav>\n" if len(sections) > 1 else ""
     style = css_colours(lambda theme: {"accent": theme.colour(0)}) + _RULES
     body = (
-        f'<header>\n<h1>{html.escape(title)}</h1>\n<p class="lead">{html.escape(lead)}</p>\n{_contents(sections)}'
+        f'<header>\n<h1>{html.escape(title)}</h1>\n<p class="lead">{html.escape(lead)}</p>\n{nav}'
         f"</header>\n<main>\n{main}\n</main>\n"
     )
     page = html_page(title, f"<style>{style}</style>\n", body)
@@ -284,14 +286,6 @@ def _distinct(names: Sequence[str]) -> list[str]:
         seen[name] += 1
         distinct.append(name if seen[name] == 1 else f"{name.removesuffix('.png')}-{seen[name]}.png")
     return distinct
-
-
-def _contents(sections: Sequence[Section]) -> str:
-    """Links to the sections, if there are several."""
-    if len(sections) < 2:
-        return ""
-    links = (f'<a href="#{_anchor(section)}">{html.escape(section.title)}</a>' for section in sections)
-    return f"<nav>{' '.join(links)}</nav>\n"
 
 
 def _anchor(section: Section) -> str:

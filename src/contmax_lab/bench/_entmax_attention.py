@@ -80,9 +80,14 @@ def entmax_attention_figures(effort: Effort, clock: Clock) -> Iterator[Figure]:
     for case in cases:
         yield from _beside_flash(case, clock, effort)
     yield from _other_alphas(cases[0], clock, effort)
-    yield _memory(max(cases, key=lambda case: case.length), clock)
+    longest = max(cases, key=lambda case: case.length)
+    extra, _ = clock.peak_memory(Work(_entmax(longest, 1.5), *_drawn(longest, clock.device)))
+    yield Figure(_MEMORY, longest.row, longest.kind, extra / 1e6, at_most=1000.0)
     for case in cases if effort.small else (*cases, _SHORT):
-        yield _eager(case, clock, effort)
+        drawn = _drawn(case, clock.device)
+        calls = {"contmax": Work(_entmax(case, 1.5), *drawn), "torch": Work(_flash(case), *drawn)}
+        times = _wall_times(calls, clock, effort)
+        yield device_ratio(times, "contmax", table=_EAGER, row=case.row, column=case.kind)
 
 
 def peer_figures(effort: Effort, clock: Clock) -> Iterator[Figure]:
@@ -112,13 +117,6 @@ def _beside_flash(case: _Case, clock: Clock, effort: Effort) -> Iterator[Figure]
         forward = {"contmax": lambda: ours(*constants), "torch": lambda: flash(*constants)}
         times = clock.device_times(forward, effort)
         yield device_ratio(times, "contmax", table=_FORWARD, **place, at_most=case.forward_at_most)
-
-
-def _eager(case: _Case, clock: Clock, effort: Effort) -> Figure:
-    inputs, cotangent = _drawn(case, clock.device)
-    calls = {"contmax": Work(_entmax(case, 1.5), inputs, cotangent), "torch": Work(_flash(case), inputs, cotangent)}
-    times = _wall_times(calls, clock, effort)
-    return device_ratio(times, "contmax", table=_EAGER, row=case.row, column=case.kind)
 
 
 def _beside_peers(case: _Case, clock: Clock, effort: Effort) -> Iterator[Figure]:
@@ -180,12 +178,6 @@ def _other_alphas(case: _Case, clock: Clock, effort: Effort) -> Iterator[Figure]
     for name, seconds in others:
         value = seconds["median"] / unit[1]["median"]
         yield Figure(_ALPHAS, case.row, name, value, at_most=1.3, details={"seconds": seconds})
-
-
-def _memory(case: _Case, clock: Clock) -> Figure:
-    inputs, cotangent = _drawn(case, clock.device)
-    extra, _ = clock.peak_memory(Work(_entmax(case, 1.5), inputs, cotangent))
-    return Figure(_MEMORY, case.row, case.kind, extra / 1e6, at_most=1000.0)
 
 
 def _entmax(case: _Case, alpha: float | Tensor) -> Callable[..., Tensor]:

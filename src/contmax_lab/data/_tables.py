@@ -219,20 +219,16 @@ def _rows(path: Path, file: IO[bytes], kind: str, columns: Sequence[str]) -> Ite
             raise place.problem(told) from None
         if header is None:
             header = [name.strip() for name in fields]
-            _check_header(header, columns, place)
+            missing = [name for name in columns if name not in header]
+            if missing:
+                raise place.problem(f"no column {', '.join(missing)} among {', '.join(map(_short, header[:20]))}")
+            twice = [name for name in dict.fromkeys(header) if header.count(name) > 1]
+            if twice:
+                raise place.problem(f"two columns are called {_short(twice[0])}")
         elif any(field.strip() for field in fields):
             if len(fields) != len(header):
                 raise place.problem(f"{len(fields)} fields where the header has {len(header)}")
             yield TableRow(place, dict(zip(header, fields, strict=True)))
-
-
-def _check_header(header: Sequence[str], columns: Sequence[str], place: Place) -> None:
-    missing = [name for name in columns if name not in header]
-    if missing:
-        raise place.problem(f"no column {', '.join(missing)} among {', '.join(map(_short, header[:20]))}")
-    twice = [name for name in dict.fromkeys(header) if header.count(name) > 1]
-    if twice:
-        raise place.problem(f"two columns are called {_short(twice[0])}")
 
 
 def _json_rows(path: Path, file: IO[bytes], columns: Sequence[str]) -> Iterator[TableRow]:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from contmax_lab.contract import Splits
-from contmax_lab.data import Place, finite_number, held_out_share, shuffled
+from contmax_lab.data import Place, finite_number, held_out_share, limited
 from contmax_lab.errors import LabError, UsageError, nearest
 from contmax_lab.settings import LabelledData, Target
 
@@ -196,6 +196,4 @@ def _left(train: Sequence[E], found: Sequence[E]) -> str:
 
 def some(examples: Sequence[T], data: Any) -> list[T]:
     """The examples, or as many as the user wants, at random: a file may be sorted by label."""
-    if not 0 < data.limit < len(examples):
-        return list(examples)
-    return [examples[index] for index in sorted(shuffled(len(examples), data.split)[: data.limit])]
+    return [examples[index] for index in limited(len(examples), data.limit, data.split)]

@@ -151,13 +151,10 @@ class _Training:
                 stack.callback(place.close)
             pin = self.accelerator.device.type == "cuda"
             batches = self.learner.loader.stream(self._orders(), self.config.workers, pin=pin)
-            while not self._done():
+            epochs, patience = int(self.config.epochs), int(self.config.patience)
+            while self.position.epoch < epochs and not 0 < patience <= self.position.stale:
                 self._epoch(batches, display)
                 self._close_epoch(display, events)
-
-    def _done(self) -> bool:
-        epochs, patience = int(self.config.epochs), int(self.config.patience)
-        return self.position.epoch >= epochs or 0 < patience <= self.position.stale
 
     def _epoch(self, batches: Iterator[Loaded], display: Display) -> None:
         position, steps = self.position, self.plan.steps_per_epoch

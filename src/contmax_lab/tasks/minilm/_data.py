@@ -15,9 +15,9 @@ from contmax_lab.data import (
     NumberedReviews,
     film_files,
     held_out_reviews,
+    limited,
     read_reviews,
     review_sources,
-    shuffled,
 )
 from contmax_lab.errors import LabError
 from contmax_lab.files import fingerprint, prepared_folder
@@ -103,7 +103,7 @@ def load(data: MinilmData, seed: int = 0) -> Splits:
         raise LabError(f"{folder} is damaged: {' '.join(str(error).split())}; delete it") from None
     held_out = held_out_reviews(train.labels, films, data.valid, data.split)
     train, valid, test = (
-        part[shuffled(len(part), data.split)[: data.limit]] if data.limit else part
+        part[limited(len(part), data.limit, data.split)]
         for part in (train[~held_out], train[held_out], test.with_draws(seed))
     )
     return Splits(train, valid, test, {"pretrained": folder})

@@ -55,7 +55,7 @@ def beam_search(
         step = RecordedStep(search.step, rehearsals=1)
     for length in range(2, max_output + 1):
         step()
-        if length % _LOOK_EVERY == 0 and search.is_done():
+        if length % _LOOK_EVERY == 0 and bool((search.finished >= beam).all()):
             break
     else:
         search.step(must_end=True)
@@ -133,10 +133,6 @@ class _Search:
         """Hypotheses (…, T) with their last pieces (…) written into them."""
         at = (self.length - 1).expand(pieces.shape).unsqueeze(-1)
         return said.scatter(-1, at, pieces.unsqueeze(-1))
-
-    def is_done(self) -> bool:
-        """Whether `beam` hypotheses of each sentence have ended."""
-        return bool((self.finished >= self.beam).all())
 
 
 def _taken(part: Tensor, parents: Tensor) -> Tensor:

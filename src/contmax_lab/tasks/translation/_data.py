@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from contmax_lab.contract import Splits
-from contmax_lab.data import shuffled
+from contmax_lab.data import limited, shuffled
 from contmax_lab.errors import LabError
 from contmax_lab.files import fingerprint, prepared_folder
 from contmax_lab.packages import require
@@ -244,7 +244,8 @@ def load(data: TranslationData) -> Splits:
     valid, test = read.texts["valid"], read.texts["test"]
     rows = {"valid": torch.arange(len(valid)), "test": len(valid) + torch.arange(len(test))}
     rows["train"] = torch.full((len(read.sides["train"][0].lengths),), -1)
-    parts = {part: _limited(Pairs(*read.sides[part], rows[part]), data) for part in PARTS}
+    chosen = {part: limited(len(rows[part]), data.limit, data.split) for part in PARTS}
+    parts = {part: Pairs(*read.sides[part], rows[part])[chosen[part]] for part in PARTS}
     train = parts["train"]
     short = torch.maximum(train.source.lengths, train.target.lengths) <= data.max_length
     info = {
@@ -287,9 +288,3 @@ def _prepared(data: TranslationData) -> Prepared:
     # The cache has what an earlier call made of these files.
     cache = data.cache or parts["train"][0].parent / ".contmax"
     return read_prepared(prepared_folder(cache, KEY_FILE, key, make))
-
-
-def _limited(pairs: Pairs, data: TranslationData) -> Pairs:
-    if not data.limit or data.limit >= len(pairs):
-        return pairs
-    return pairs[sorted(shuffled(len(pairs), data.split)[: data.limit])]
