@@ -272,20 +272,14 @@ def write_page(path: Path, title: str, lead: str, sections: Sequence[Section]) -
     )
     page = html_page(title, f"<style>{style}</style>\n", body)
     write_atomically(path, page.encode("utf-8"))
-    files = [path.parent / name for name in _distinct([picture.figure.filename for picture in pictures])]
-    for file, picture in zip(files, pictures, strict=True):
-        write_atomically(file, picture.light)
-    return [path, *files]
-
-
-def _distinct(names: Sequence[str]) -> list[str]:
-    """Names of files; a name that is taken already gets a number."""
-    seen: Counter[str] = Counter()
-    distinct = []
-    for name in names:
+    files, seen = [path], Counter[str]()
+    for picture in pictures:
+        name = picture.figure.filename
         seen[name] += 1
-        distinct.append(name if seen[name] == 1 else f"{name.removesuffix('.png')}-{seen[name]}.png")
-    return distinct
+        # A name that is taken already gets a number.
+        files.append(path.parent / (name if seen[name] == 1 else f"{name.removesuffix('.png')}-{seen[name]}.png"))
+        write_atomically(files[-1], picture.light)
+    return files
 
 
 def _anchor(section: Section) -> str:

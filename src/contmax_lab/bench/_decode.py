@@ -59,7 +59,15 @@ def decode_figures(effort: Effort, clock: Clock) -> Iterator[Figure]:
 
 
 def _beside_softmax(case: _Case, kind: str, clock: Clock, effort: Effort) -> Iterator[Figure]:
-    query, key, value = _drawn(case, kind, clock.device)
+    generator = torch.Generator(clock.device).manual_seed(0)
+    query, key, value = (
+        torch.randn(size, device=clock.device, dtype=torch.bfloat16, generator=generator)
+        for size in (
+            (case.batch, case.heads, 1, case.channels),
+            *2 * [(case.batch, case.groups, case.keys, case.channels)],
+        )
+    )
+    query = _KINDS[kind] * query
     target = {"random": case.random_at_most, "flat": case.flat_at_most}.get(kind)
     place: dict[str, Any] = {"row": case.row, "column": kind}
     error, share = _error_and_share(query, key, value)
@@ -81,17 +89,6 @@ def _beside_softmax(case: _Case, kind: str, clock: Clock, effort: Effort) -> Ite
     read = {"contmax": size * (1 + share) / 2, "torch": size}
     for name, column in (("contmax", kind), ("torch", f"softmax, {kind}")):
         yield Figure(_BYTES, case.row, column, read[name] / percentiles(times[name])["median"] / 1e9)
-
-
-def _drawn(case: _Case, kind: str, device: str) -> tuple[Tensor, Tensor, Tensor]:
-    """One query per head, keys and values, by a fixed seed."""
-    generator = torch.Generator(device).manual_seed(0)
-    sizes = ((case.heads, 1), (case.groups, case.keys), (case.groups, case.keys))
-    query, key, value = (
-        torch.randn(case.batch, *size, case.channels, device=device, dtype=torch.bfloat16, generator=generator)
-        for size in sizes
-    )
-    return _KINDS[kind] * query, key, value
 
 
 def _error_and_share(query: Tensor, key: Tensor, value: Tensor) -> tuple[float, float]:

@@ -130,8 +130,12 @@ def _beside_peers(case: _Case, clock: Clock, effort: Effort) -> Iterator[Figure]
         if attend is not None:
             theirs = Work(attend, inputs, cotangent)
             try:
-                details[name] = _differences(theirs(), exact)
-                calls[name] = theirs
+                pairs = zip(("output", "query", "key", "value"), theirs(), exact, strict=True)
+                found = {part: _distance(x, reference) for part, x, reference in pairs}
+                # A peer whose output is something else gets no time.
+                if not found["output"] <= _LARGEST_DIFFERENCE:
+                    raise ValueError(f"its output differs from that of entmax_attention by {found['output']:.2g}")
+                details[name], calls[name] = {"differences": found}, theirs
             except Exception as problem:  # peers fail in ways of their own
                 details[name] = {"refused": str(problem)[:200]}
     times = _wall_times(calls, clock, effort)
@@ -156,15 +160,6 @@ def _versions_of_adasplash(case: _Case) -> dict[str, Callable[..., Tensor] | Non
         "adasplash v2": (lambda *inputs: library.adasplash2(*inputs)) if case.is_causal else None,
         "adasplash v1": lambda *inputs: library.adasplash_v1(*inputs, is_causal=case.is_causal),
     }
-
-
-def _differences(theirs: tuple[Tensor, ...], ours: tuple[Tensor, ...]) -> dict[str, Any]:
-    """‖x − ours‖/‖ours‖ of the output and of the gradients; no time for a peer whose output is something else."""
-    names = ("output", "query", "key", "value")
-    found = {name: _distance(x, exact) for name, x, exact in zip(names, theirs, ours, strict=True)}
-    if not found["output"] <= _LARGEST_DIFFERENCE:
-        raise ValueError(f"its output differs from that of entmax_attention by {found['output']:.2g}")
-    return {"differences": found}
 
 
 def _other_alphas(case: _Case, clock: Clock, effort: Effort) -> Iterator[Figure]:

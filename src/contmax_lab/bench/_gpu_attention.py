@@ -185,7 +185,10 @@ def growth_figures(effort: Effort, clock: Clock) -> Iterator[Figure]:
         column = f"L = {length:,}"
         values = torch.randn(length, channels, device=clock.device, dtype=dtype)
         try:
-            yield from [_fit(values, basis, column, clock, effort), _one_query(values, basis, density, clock, effort)]
+            times = clock.wall_times({"fit": functools.partial(_fitted, values, basis)}, effort)["fit"]
+            milliseconds = {name: 1e3 * seconds for name, seconds in percentiles(times).items()}
+            fit = Figure(_FIT, "K = 512, D = 128", column, milliseconds["median"], details=milliseconds)
+            yield from [fit, _one_query(values, basis, density, clock, effort)]
         except torch.OutOfMemoryError as error:
             yield Figure(_QUERY, _OURS, column, math.nan, details={"length": length, "failed": str(error)[:200]})
         if discrete_goes_on:
@@ -219,12 +222,6 @@ def _error(signal: contmax.Signal, density: TruncatedParabola) -> float:
     got = signal.expectation(TruncatedParabola(loc, scale, validate_args=False))
     exact = signal.to(torch.float64).expectation(TruncatedParabola(loc.double(), scale.double(), validate_args=False))
     return relative_error(got, exact)
-
-
-def _fit(values: Tensor, basis: GaussianBasis, column: str, clock: Clock, effort: Effort) -> Figure:
-    times = clock.wall_times({"fit": lambda: _fitted(values, basis)}, effort)["fit"]
-    milliseconds = {name: 1e3 * seconds for name, seconds in percentiles(times).items()}
-    return Figure(_FIT, "K = 512, D = 128", column, milliseconds["median"], details=milliseconds)
 
 
 def _microseconds(call: Callable[[], Tensor], queries: int, clock: Clock, effort: Effort) -> dict[str, float]:

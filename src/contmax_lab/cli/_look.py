@@ -53,7 +53,14 @@ def predict(options: argparse.Namespace) -> None:
     prediction = _predicted(options)
     print(prediction.text)
     if options.figure or prediction.filename:
-        _draw(prediction, options.figure or Path(prediction.filename))
+        from contmax_lab.drawing import LIGHT, rendered
+        from contmax_lab.files import write_atomically
+
+        if prediction.figure is None:
+            raise LabError("this answer has nothing to draw; leave out --figure")
+        path = options.figure or Path(prediction.filename)
+        write_atomically(path, rendered(prediction.figure.draw, LIGHT))
+        print(f"drawn into {path}")
 
 
 def _predicted(options: argparse.Namespace) -> "Prediction":
@@ -88,16 +95,6 @@ def _given(words: list[str]) -> list[str]:
         raise UsageError(
             f"standard input, byte {byte:#04x} is not UTF-8; convert it, e.g. iconv -f latin1 -t utf-8"
         ) from None
-
-
-def _draw(prediction: "Prediction", path: Path) -> None:
-    from contmax_lab.drawing import LIGHT, rendered
-    from contmax_lab.files import write_atomically
-
-    if prediction.figure is None:
-        raise LabError("this answer has nothing to draw; leave out --figure")
-    write_atomically(path, rendered(prediction.figure.draw, LIGHT))
-    print(f"drawn into {path}")
 
 
 @command(

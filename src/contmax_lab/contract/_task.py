@@ -333,7 +333,11 @@ class Task(abc.ABC):
         """
         import torch
 
-        place = _place(words, len(trained.splits.valid))
+        count = len(trained.splits.valid)
+        if len(words) != 1 or not words[0].isdecimal() or not 1 <= int(words[0]) <= count:
+            found = " ".join(words) or "nothing"
+            raise UsageError(f"pass the number of a validation example, from 1 to {count}; got {found}")
+        place = int(words[0]) - 1
         batch = self.batch(trained.splits.valid, [place])
         with torch.no_grad():
             text = self.answer(trained.model(batch), batch, trained.splits.info)
@@ -412,11 +416,3 @@ class Task(abc.ABC):
             UsageError: if the input is not understood.
         """
         raise LabError(f"the task {self.name} has no exported models")
-
-
-def _place(words: Sequence[str], count: int) -> int:
-    if len(words) != 1 or not words[0].isdecimal() or not 1 <= int(words[0]) <= count:
-        raise UsageError(
-            f"pass the number of a validation example, from 1 to {count}; got {' '.join(words) or 'nothing'}"
-        )
-    return int(words[0]) - 1

@@ -124,7 +124,10 @@ def read_table(path: Path, columns: Sequence[str] = ()) -> Iterator[TableRow]:
         LabError: if there is no such file, it is empty or of another kind, a column is missing, or a row is not
             like the others; with the line.
     """
-    kind = _kind(path)
+    suffixes = [suffix.lower() for suffix in path.suffixes]
+    kind = "".join((suffixes[:-1] if suffixes[-1:] == [".gz"] else suffixes)[-1:])
+    if kind not in TABLE_SUFFIXES:
+        raise LabError(f"{path}: the name must end in {', '.join(TABLE_SUFFIXES)}, with or without .gz")
     empty = True
     with _opened(path, "a table") as file:
         rows = _json_rows(path, file, columns) if kind in (".jsonl", ".ndjson") else _rows(path, file, kind, columns)
@@ -158,14 +161,6 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
     with _opened(path, "a text file") as file:
         for number, line in enumerate(_lines(path, file), start=1):
             yield number, line.rstrip("\r\n")
-
-
-def _kind(path: Path) -> str:
-    suffixes = [suffix.lower() for suffix in path.suffixes]
-    kind = (suffixes[:-1] if suffixes[-1:] == [".gz"] else suffixes)[-1:]
-    if not kind or kind[0] not in TABLE_SUFFIXES:
-        raise LabError(f"{path}: the name must end in {', '.join(TABLE_SUFFIXES)}, with or without .gz")
-    return kind[0]
 
 
 @contextlib.contextmanager

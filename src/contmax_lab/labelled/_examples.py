@@ -87,7 +87,8 @@ class Targets:
         known = {name: index for index, name in enumerate(self.classes)}
         for label in labels:
             if label.text not in known:
-                choice = nearest(label.text, self.classes) or f"; there are {_listed(self.classes)}"
+                more = f" and {len(self.classes) - 10} more" if len(self.classes) > 10 else ""
+                choice = nearest(label.text, self.classes) or f"; there are {', '.join(self.classes[:10])}{more}"
                 raise label.place.problem(f"no training example has the label {label.text!r}{choice}")
         return torch.tensor([known[label.text] for label in labels], dtype=torch.long)
 
@@ -103,10 +104,6 @@ def _order(text: str) -> tuple[float, str]:
     except ValueError:
         value = math.inf
     return (math.inf if value != value else value, text)
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names[:10]) + (f" and {len(names) - 10} more" if len(names) > 10 else "")
 
 
 class Example(Protocol):

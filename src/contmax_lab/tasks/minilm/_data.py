@@ -67,13 +67,19 @@ def _prepare(sources: dict[str, list[Path]], pretrained: Path, max_tokens: int, 
     tokenizer.enable_truncation(max_tokens)
     parts = {}
     for part in REVIEW_PARTS:
-        texts, labels, films = _columns(sources[part])
+        texts, labels, films = [], [], []
+        numbers_of_films: dict[str, int] = {"": -1}
+        for review in read_reviews(sources[part]):
+            texts.append(review.text.replace("<br />", " "))
+            labels.append(review.label)
+            # The number of the film, −1 where it is not known.
+            films.append(numbers_of_films.setdefault(review.film, len(numbers_of_films) - 1))
         pieces = [texts[start : start + _TOGETHER] for start in range(0, len(texts), _TOGETHER)]
         numbers = [np.array(text.ids, dtype=np.uint16) for piece in pieces for text in tokenizer.encode_batch(piece)]
         lengths = np.array([len(own) for own in numbers], dtype=np.uint16)
         parts[part] = np.concatenate(numbers)
-        columns: dict[str, NDArray] = dict(zip(_FIELDS, (lengths, labels, films), strict=True))
-        for field, values in columns.items():
+        columns: tuple[NDArray, ...] = (lengths, np.array(labels, dtype=np.int8), np.array(films, dtype=np.int32))
+        for field, values in zip(_FIELDS, columns, strict=True):
             np.save(folder / f"{part}.{field}.npy", values)
     used = np.unique(np.concatenate([np.array([PADDING], dtype=np.uint16), *parts.values()]))
     for part, tokens in parts.items():
@@ -81,17 +87,6 @@ def _prepare(sources: dict[str, list[Path]], pretrained: Path, max_tokens: int, 
         with bz2.open(folder / f"{part}.tokens.npy.bz2", "wb") as file:
             np.save(file, np.searchsorted(used, tokens).astype(np.uint16))
     write_half(pretrained, folder, used)
-
-
-def _columns(paths: list[Path]) -> tuple[list[str], NDArray[np.int8], NDArray[np.int32]]:
-    """Texts, labels and numbers of films, −1 where not known."""
-    films: dict[str, int] = {"": -1}
-    texts, labels, film = [], [], []
-    for review in read_reviews(paths):
-        texts.append(review.text.replace("<br />", " "))
-        labels.append(review.label)
-        film.append(films.setdefault(review.film, len(films) - 1))
-    return texts, np.array(labels, dtype=np.int8), np.array(film, dtype=np.int32)
 
 
 def load(data: MinilmData, seed: int = 0) -> Splits:

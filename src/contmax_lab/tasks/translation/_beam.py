@@ -91,13 +91,10 @@ class _Search:
         # Gather all before copying any: parts of the new state may share memory with the old one.
         taken = {name: _taken(part, parents) for name, part in state.items()}
         for name, part in taken.items():
-            self._keep(name, part)
-
-    def _keep(self, name: str, part: Tensor) -> None:
-        if self.state[name].shape == part.shape:
-            self.state[name].copy_(part)
-        else:
-            self.state[name], self.keeps_its_sizes = part, False
+            if self.state[name].shape == part.shape:
+                self.state[name].copy_(part)
+            else:
+                self.state[name], self.keeps_its_sizes = part, False
 
     def _advance(self, logits: Tensor, must_end: bool) -> Tensor:
         """Take the best continuations; returns which hypotheses they continue, (B, k)."""

@@ -147,7 +147,10 @@ def read_prepared(folder: Path) -> Prepared:
     try:
         pieces: list[str] = json.loads((folder / PIECES_FILE).read_text(encoding="utf-8"))
         sides = {part: (_read_side(folder, part, "source"), _read_side(folder, part, "target")) for part in PARTS}
-        texts = {part: _read_texts(folder / f"{part}.tsv") for part in ("valid", "test")}
+        texts: dict[str, TextPairs] = {}
+        for part in ("valid", "test"):
+            lines = (folder / f"{part}.tsv").read_text(encoding="utf-8").split("\n")[:-1]
+            texts[part] = [(source, target) for source, target in (line.split("\t") for line in lines)]
         for part, both in sides.items():
             counts = {len(side.lengths) for side in both} | ({len(texts[part])} if part in texts else set())
             if len(counts) > 1:
@@ -206,11 +209,6 @@ def _read_side(folder: Path, part: str, name: str) -> Sentences:
     if int(starts[-1]) != len(tokens):
         raise ValueError(f"the files of {part} do not fit together")
     return Sentences(tokens, starts[:-1], starts.diff())
-
-
-def _read_texts(path: Path) -> TextPairs:
-    lines: Sequence[str] = path.read_text(encoding="utf-8").split("\n")[:-1]
-    return [(source, target) for source, target in (line.split("\t") for line in lines)]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -76,7 +76,13 @@ def alignments(runs: Sequence[TrainedRun], examples: Sequence[int] = ()) -> list
         return []
     pairs = cast(Pairs, runs[0].splits.valid)
     off = (pairs.source.lengths - _PIECES).abs() + (pairs.target.lengths - _PIECES).abs()
-    return [_sentence(runs, place) for place in examples or off.argsort(stable=True)[:_SENTENCES].tolist()]
+    figures = []
+    for place in examples or off.argsort(stable=True)[:_SENTENCES].tolist():
+        batches = [trained.task.batch(trained.splits.valid, [place]) for trained in runs]
+        panels = [looked(run, batch["source"], batch["target"]) for run, batch in zip(runs, batches, strict=True)]
+        text = runs[0].splits.info["texts"][int(batches[0]["row"])][0]
+        figures.append(_figure(f"Attention over sentence {place + 1}", panels, text))
+    return figures
 
 
 def predicted(trained: TrainedRun, words: Sequence[str]) -> Prediction:
@@ -101,13 +107,6 @@ def _attended(found: Looked, row: int) -> list[str]:
     falling, order = found.shares[row].sort(descending=True, stable=True)
     taken = order[(falling.cumsum(0) - falling < _MOST) & (falling > 0)]
     return [found.source[place] for place in sorted(taken.tolist())]
-
-
-def _sentence(runs: Sequence[TrainedRun], place: int) -> Figure:
-    batches = [trained.task.batch(trained.splits.valid, [place]) for trained in runs]
-    panels = [looked(run, batch["source"], batch["target"]) for run, batch in zip(runs, batches, strict=True)]
-    text = runs[0].splits.info["texts"][int(batches[0]["row"])][0]
-    return _figure(f"Attention over sentence {place + 1}", panels, text)
 
 
 def _figure(title: str, panels: Sequence[Looked], text: str) -> Figure:

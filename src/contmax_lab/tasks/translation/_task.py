@@ -1,6 +1,7 @@
 """The task translation: losses, translations and their scores, BLEU and chrF by sacreBLEU."""
 
 import importlib.util
+import itertools
 import math
 from collections.abc import Mapping, Sequence, Sized
 from typing import Any, cast
@@ -58,9 +59,10 @@ def scores(lines: Sequence[Line]) -> dict[str, float]:
     bleu, chrf = _metrics()
     whole = _score(bleu, lines)
     found = {"bleu": whole.score, "chrf": _score(chrf, lines).score, "length": whole.ratio}
-    for name, chosen in _by_length(lines).items():
+    for low, high in itertools.pairwise((-1, *_BINS, math.inf)):
+        chosen = [line for line in lines if low < len(line[0].split()) <= high]
         if chosen:
-            found[f"bleu_{name}"] = _score(bleu, chosen).score
+            found["bleu_longer" if high == math.inf else f"bleu_to_{high}"] = _score(bleu, chosen).score
     return found
 
 
@@ -116,15 +118,6 @@ def _metrics() -> tuple[Any, Any]:
 
 def _score(metric: Any, lines: Sequence[Line]) -> Any:
     return metric.corpus_score([line[2] for line in lines], [[line[1] for line in lines]])
-
-
-def _by_length(lines: Sequence[Line]) -> dict[str, list[Line]]:
-    found: dict[str, list[Line]] = {name: [] for name in (*(f"to_{most}" for most in _BINS), "longer")}
-    for line in lines:
-        words = len(line[0].split())
-        name = next((f"to_{most}" for most in _BINS if words <= most), "longer")
-        found[name].append(line)
-    return found
 
 
 def _resampled(bleu: Any, runs: Sequence[Sequence[Line]]) -> NDArray[np.float64]:
