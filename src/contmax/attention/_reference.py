@@ -43,20 +43,16 @@ def attend_reference(inputs: Inputs, dropout_p: float) -> Attended:
             scores = scores + bias_of_scores(inputs.bias, *inputs.sizes).to(scores.dtype)
         if scores.shape[-1] == 0:  # without keys all means are 0
             return Attended(scores @ value, scores)
-        weights = _weights(scores, inputs)
+        allowed, sinks = allowed_keys(inputs), inputs.sinks
+        if sinks is not None:
+            # A sink is one more key, which takes a part of the weights.
+            if allowed is not None:
+                allowed = F.pad(allowed.expand(*allowed.shape[:-1], key.shape[-2]), (0, 1), value=True)
+            scores = torch.cat([scores, sinks.to(scores.dtype).expand(*scores.shape[:-1], 1)], -1)
+        weights = entmax(scores, inputs.alpha, mask=allowed)
+        weights = weights if sinks is None else weights[..., :-1]
         remaining = F.dropout(weights, dropout_p) if dropout_p > 0 else weights
         return Attended(remaining @ value, weights)
-
-
-def _weights(scores: Tensor, inputs: Inputs) -> Tensor:
-    """The weights of the keys (*batch, H, Q, L), of which sinks may take a part."""
-    allowed, sinks = allowed_keys(inputs), inputs.sinks
-    if sinks is None:
-        return entmax(scores, inputs.alpha, mask=allowed)
-    scores = torch.cat([scores, sinks.to(scores.dtype).expand(*scores.shape[:-1], 1)], -1)
-    if allowed is not None:
-        allowed = F.pad(allowed.expand(*allowed.shape[:-1], inputs.key.shape[-2]), (0, 1), value=True)
-    return entmax(scores, inputs.alpha, mask=allowed)[..., :-1]
 
 
 def repeated_heads(x: Tensor, heads: int) -> Tensor:

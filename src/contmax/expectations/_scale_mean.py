@@ -318,7 +318,11 @@ def stirling_factor(order: float | Tensor) -> float | Tensor:
         A number for a number, a differentiable tensor for a tensor.
     """
     if not isinstance(order, Tensor):
-        return _stirling_number(order)
+        size = abs(order)
+        log = sum(c / size ** (2 * j + 1) for j, c in enumerate(_STIRLING_SERIES))
+        if size < _STIRLING:
+            log = math.lgamma(size) + size - (size - 0.5) * math.log(size) - 0.5 * math.log(2 * math.pi)
+        return math.exp(math.copysign(1, order) * log)
     x = order.abs()
     large = x >= _STIRLING
     inverse = 1 / torch.where(large, x, _STIRLING)
@@ -329,11 +333,3 @@ def stirling_factor(order: float | Tensor) -> float | Tensor:
     small = torch.where(large, 1.0, x)
     direct = torch.lgamma(small) + small - (small - 0.5) * small.log() - 0.5 * math.log(2 * math.pi)
     return (torch.where(large, series * inverse, direct) * order.sign()).exp()
-
-
-def _stirling_number(order: float) -> float:
-    size = abs(order)
-    log = sum(c / size ** (2 * j + 1) for j, c in enumerate(_STIRLING_SERIES))
-    if size < _STIRLING:
-        log = math.lgamma(size) + size - (size - 0.5) * math.log(size) - 0.5 * math.log(2 * math.pi)
-    return math.exp(math.copysign(1, order) * log)
