@@ -211,19 +211,15 @@ def mean_near_one(form: Form, eta: float | Tensor) -> Tensor:
     angle = angle.view(_NODES, *(1,) * like.dim())
     nodes = Complex(1 + _RADIUS * angle.cos(), _RADIUS * angle.sin())
     real, imaginary = torch.zeros_like(angle), torch.zeros_like(angle)
-    for m, moment in enumerate(_moments(eta)):
+    # E[(s − 1)ᵐ] for m = 0, …, _MOMENTS.
+    moments: list[float | Tensor] = [1.0, -eta]
+    for m in range(1, _MOMENTS):
+        moments.append(-eta * (m * moments[m - 1] + (m + 1) * moments[m]))
+    for m, moment in enumerate(moments):
         # Nodes are on the upper half; the weights also count the lower half, by symmetry.
         share = moment * (_RADIUS**-m / _NODES)
         real, imaginary = real + share * (m * angle).cos(), imaginary - share * (m * angle).sin()
     return form.integrate(nodes, Complex(real, imaginary), 0.0)[0]
-
-
-def _moments(eta: float | Tensor) -> list[float | Tensor]:
-    """E[(s − 1)ᵐ] for m = 0, …, _MOMENTS."""
-    moments: list[float | Tensor] = [1.0, -eta]
-    for m in range(1, _MOMENTS):
-        moments.append(-eta * (m * moments[m - 1] + (m + 1) * moments[m]))
-    return moments
 
 
 def scale_nodes(gaussian: Form, order: float | Tensor, single: bool) -> tuple[Complex, Complex]:

@@ -240,7 +240,12 @@ def _draw_attention(
 ) -> None:
     chosen, top = next_color(ax, color), 0.0
     if shares is not None:
-        edges, mass = _cells(where, shares, span)
+        # Cells around the distinct times end halfway between neighbours.
+        times, which = where.unique(return_inverse=True)
+        mass = torch.zeros_like(times).index_add(0, which, shares)
+        ends = torch.tensor(span, dtype=torch.float64)
+        low, high = torch.minimum(ends[:1], times[:1]), torch.maximum(ends[1:], times[-1:])
+        edges = torch.cat([low, (times[1:] + times[:-1]) / 2, high])
         widths = edges.diff()
         heights = torch.where(widths > 0, mass / widths, 0.0)
         middles = (edges[1:] + edges[:-1]) / 2
@@ -250,15 +255,6 @@ def _draw_attention(
         top = max(top, draw_curve(ax, member, *span, chosen))
     ax.set_ylim(0, 1.15 * (top or 1.0))
     _hide_height(ax)
-
-
-def _cells(where: Tensor, shares: Tensor, span: tuple[float, float]) -> tuple[Float[Tensor, "n+1"], Float[Tensor, "n"]]:
-    """Edges of cells around the distinct times, halfway between neighbours, and the total weight of each cell."""
-    times, which = where.unique(return_inverse=True)
-    mass = torch.zeros_like(times).index_add(0, which, shares)
-    ends = torch.tensor(span, dtype=torch.float64)
-    low, high = torch.minimum(ends[:1], times[:1]), torch.maximum(ends[1:], times[-1:])
-    return torch.cat([low, (times[1:] + times[:-1]) / 2, high]), mass
 
 
 def _hide_height(ax: Any) -> None:

@@ -108,7 +108,6 @@ def read_weights(folder: Path, make: Callable[[], nn.Module]) -> nn.Module:
         # A model that does not fit may be too large to be made; on the meta device it takes neither time nor memory.
         with torch.device("meta"):
             _require_fit(path, weights, make())
-        _require_finite(path, weights)
         model = make()
         model.load_state_dict(weights)
     except FileNotFoundError:
@@ -127,9 +126,6 @@ def _require_fit(path: Path, weights: dict[str, Tensor], model: nn.Module) -> No
                 f"{path} does not fit {_CARD}: {name} has shape {found.get(name, 'none')} in the file and "
                 f"{wanted.get(name, 'none')} in the model; export the run again"
             )
-
-
-def _require_finite(path: Path, weights: dict[str, Tensor]) -> None:
     for name, tensor in weights.items():
         broken = 0 if not tensor.is_floating_point() else int((~tensor.isfinite()).sum())
         if broken:

@@ -5,6 +5,7 @@ import dataclasses
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import contmax
 from contmax_lab.contract import Batch
@@ -115,19 +116,14 @@ class Finder(nn.Module):
         seen = self.dropout(frames)
         hidden = F.gelu(self.first(seen.mT)) * mask.unsqueeze(1)
         values = (F.gelu(self.second(self.dropout(hidden))) * mask.unsqueeze(1)).mT
-        keys = values if self.states is None else self._recurrent(seen, mask)
+        keys = values
+        if self.states is not None:
+            packed = pack_padded_sequence(seen, mask.sum(-1).cpu(), batch_first=True, enforce_sorted=False)
+            keys, _ = pad_packed_sequence(self.states(packed)[0], batch_first=True, total_length=mask.shape[1])
         if self.asked is not None:
             keys = keys * self.asked(batch["query"]).unsqueeze(1)
         where = where.unsqueeze(-1)
         return Scene(values, keys, where, mask, batch.get("query"), irregular="positions" in batch)
-
-    def _recurrent(self, frames: Tensor, mask: Tensor) -> Tensor:
-        assert self.states is not None
-        packed = nn.utils.rnn.pack_padded_sequence(frames, mask.sum(-1).cpu(), batch_first=True, enforce_sorted=False)
-        states, _ = nn.utils.rnn.pad_packed_sequence(
-            self.states(packed)[0], batch_first=True, total_length=mask.shape[1]
-        )
-        return states
 
     def _plane(self, pixels: Tensor) -> Scene:
         hidden = self.second(self.first(pixels.unsqueeze(1)))

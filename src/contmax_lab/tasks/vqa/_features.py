@@ -2,6 +2,7 @@
 
 import abc
 import concurrent.futures
+import contextlib
 import json
 import os
 import re
@@ -275,7 +276,10 @@ def extract(
     """
     note = target.with_name(target.name + ".json")
     with alone(target.with_name(target.name + ".lock"), "pass --data.features elsewhere"):
-        done = _done(target, note, names)
+        done = 0
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            found = json.loads(note.read_text(encoding="utf-8"))
+            done = int(found["done"]) if target.exists() and found["images"] == list(names) else 0
         if done == len(names):
             return
         network = network or GridNetwork()
@@ -315,12 +319,3 @@ def _new_array(target: Path, shape: tuple[int, ...]) -> Any:
     if size > disk.f_bavail * disk.f_frsize:
         raise LabError(f"the features need {size / 1e9:.1f} GB, more than is free at {target.parent}")
     return np.lib.format.open_memmap(target, mode="w+", dtype=np.float16, shape=shape)
-
-
-def _done(target: Path, note: Path, names: Sequence[str]) -> int:
-    """How many of these images an earlier call has done."""
-    try:
-        found = json.loads(note.read_text(encoding="utf-8"))
-        return int(found["done"]) if target.exists() and found["images"] == list(names) else 0
-    except (OSError, ValueError, KeyError, TypeError):
-        return 0
