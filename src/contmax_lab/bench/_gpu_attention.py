@@ -203,7 +203,13 @@ def _one_query(
     values: Tensor, basis: GaussianBasis, density: TruncatedParabola, clock: Clock, effort: Effort
 ) -> Figure:
     signal, length = _fitted(values, basis), len(values)
-    details = {"length": length, **checked(_error(signal, density), 2 * torch.finfo(values.dtype).eps)}
+    # The largest error of the first queries against float64, relative to the largest number.
+    few, exact = (
+        TruncatedParabola(density.loc[:32].to(dtype), density.scale[:32].to(dtype), validate_args=False)
+        for dtype in (values.dtype, torch.float64)
+    )
+    error = relative_error(signal.expectation(few), signal.to(torch.float64).expectation(exact))
+    details = {"length": length, **checked(error, 2 * torch.finfo(values.dtype).eps)}
     if "failed" in details:
         return Figure(_QUERY, _OURS, f"L = {length:,}", math.nan, details=details)
     times = _microseconds(lambda: signal.expectation(density), density.batch_shape.numel(), clock, effort)
@@ -214,14 +220,6 @@ def _fitted(values: Tensor, basis: GaussianBasis) -> contmax.Signal:
     # A copy of the basis has no cached weights of an earlier fit.
     with torch.no_grad():
         return contmax.fit_signal(values, copy.deepcopy(basis)).materialize()
-
-
-def _error(signal: contmax.Signal, density: TruncatedParabola) -> float:
-    """Largest error of the first queries against float64, relative to the largest number."""
-    loc, scale = (x[:32] for x in (density.loc, density.scale))
-    got = signal.expectation(TruncatedParabola(loc, scale, validate_args=False))
-    exact = signal.to(torch.float64).expectation(TruncatedParabola(loc.double(), scale.double(), validate_args=False))
-    return relative_error(got, exact)
 
 
 def _microseconds(call: Callable[[], Tensor], queries: int, clock: Clock, effort: Effort) -> dict[str, float]:

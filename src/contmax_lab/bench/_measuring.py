@@ -1,4 +1,4 @@
-"""How long work takes and how much memory it needs, on one thread of a CPU and on a GPU."""
+"""Time and memory of calls, on one thread of a CPU and on a GPU."""
 
 import contextlib
 import dataclasses
@@ -130,7 +130,7 @@ def interleaved(
 
 @contextlib.contextmanager
 def one_thread() -> Iterator[None]:
-    """Run torch on one thread, and on as many as before afterwards."""
+    """Run torch on one thread, and afterwards on its former number of threads."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

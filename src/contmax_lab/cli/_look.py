@@ -1,6 +1,7 @@
 """The subcommands that show or pass on what was trained: predict, report, explore, export."""
 
 import argparse
+import contextlib
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -67,7 +68,10 @@ def _predicted(options: argparse.Namespace) -> "Prediction":
     from contmax_lab.registry import installed_task, open_trained, task_of_model
 
     first, *rest = options.words
-    if options.model is None and _is_run(first):
+    is_run = False
+    with contextlib.suppress(OSError):  # a text may be too long for the name of a file
+        is_run = options.model is None and (Path(first) / "config.yaml").is_file()
+    if is_run:
         trained = open_trained(first, options.overrides, named=options.task)
         return trained.task.predict(trained, _given(rest))
     if options.model is None and rest and "/" in first and " " not in first:
@@ -78,13 +82,6 @@ def _predicted(options: argparse.Namespace) -> "Prediction":
         )
     task = task_of_model(options.model, options.task) if options.model else installed_task(_READER)
     return task.predict_exported(options.model, _given(options.words))
-
-
-def _is_run(word: str) -> bool:
-    try:
-        return (Path(word) / "config.yaml").is_file()
-    except OSError:  # a text may be too long for the name of a file
-        return False
 
 
 def _given(words: list[str]) -> list[str]:

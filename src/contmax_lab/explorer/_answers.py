@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from contmax.densities import BetaGaussian
 from contmax_lab.errors import LabError
-from contmax_lab.explorer._lanes import Examination, Lane, ellipse, interval
+from contmax_lab.explorer._lanes import Examination, ellipse, interval
 from contmax_lab.explorer._models import Models
 
 _WORD = re.compile(r"\w+|[^\w\s]")
@@ -103,7 +103,17 @@ class Answers:
         self._examined[key] = examined
         if len(self._examined) > _KEPT:
             self._examined.popitem(last=False)
-        answer = {"look": key, "classes": list(examined.classes), "lanes": [_lane(lane) for lane in examined.lanes]}
+        lanes = [
+            {
+                "name": lane.name,
+                "own": lane.own,
+                "answer": _finite(lane.answer),
+                "weights": None if lane.weights is None else [float(f"{x:.3g}") for x in lane.weights.tolist()],
+                "densities": [_density(density) for density in lane.densities],
+            }
+            for lane in examined.lanes
+        ]
+        answer = {"look": key, "classes": list(examined.classes), "lanes": lanes}
         if examined.pixels is not None:
             return {**answer, "image": _image(examined.pixels), "grid": examined.grid}
         return {**answer, "words": list(examined.words)}
@@ -113,16 +123,6 @@ class Answers:
             raise Forgotten("the server has forgotten this input; read it again")
         self._examined.move_to_end(key)
         return self._examined[key]
-
-
-def _lane(lane: Lane) -> dict[str, Any]:
-    return {
-        "name": lane.name,
-        "own": lane.own,
-        "answer": _finite(lane.answer),
-        "weights": None if lane.weights is None else [float(f"{value:.3g}") for value in lane.weights.tolist()],
-        "densities": [_density(density) for density in lane.densities],
-    }
 
 
 def _density(density: Any) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from contmax_lab.workers._crew import Ensemble, Outcome, Training, Verdict, Work
 
 # Seconds until a file of another machine is seen here at the latest, and until a lost process is dead.
 _PATIENCE = 60.0
-# Seconds for a machine to answer that it is there, and between two looks at the machines.
+# Seconds within which a machine must answer, and seconds between two checks of the machines.
 _CONNECT, _LOOK = 10.0, 2.0
 _SHARED = "storage that all machines share, under the same path"
 

@@ -1,4 +1,4 @@
-"""What a network says of reviews, where it looked, and the deletion test: is what it attends to what it needs?"""
+"""The answers of a network to reviews, where it attended, and the deletion test: does it need the attended words?"""
 
 import dataclasses
 from collections.abc import Callable

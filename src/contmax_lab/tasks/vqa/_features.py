@@ -288,7 +288,11 @@ def extract(
         for chosen, images in _read_ahead(read, done, len(names)):
             features = network(images).numpy()
             if array is None:
-                array = _new_array(target, (len(names), *features.shape[1:]))
+                size, disk = len(names) * features[0].size * 2, os.statvfs(target.parent)
+                if size > disk.f_bavail * disk.f_frsize:
+                    raise LabError(f"the features need {size / 1e9:.1f} GB, more than is free at {target.parent}")
+                shape = (len(names), *features.shape[1:])
+                array = np.lib.format.open_memmap(target, mode="w+", dtype=np.float16, shape=shape)
             array[chosen.start : chosen.stop] = features
             stopped = stop_after is not None and chosen.stop >= stop_after
             if time.monotonic() - last > _NOTE_EVERY or chosen.stop == len(names) or stopped:
@@ -310,12 +314,3 @@ def _read_ahead(read: Callable[[int], Tensor], start: int, stop: int) -> Iterato
             images, following = ahead, batches[number + 1] if number + 1 < len(batches) else ()
             ahead = [pool.submit(read, index) for index in following]
             yield chosen, torch.stack([image.result() for image in images])
-
-
-def _new_array(target: Path, shape: tuple[int, ...]) -> Any:
-    """A new array on disk; raises LabError if it does not fit there."""
-    size = int(np.prod(shape)) * 2
-    disk = os.statvfs(target.parent)
-    if size > disk.f_bavail * disk.f_frsize:
-        raise LabError(f"the features need {size / 1e9:.1f} GB, more than is free at {target.parent}")
-    return np.lib.format.open_memmap(target, mode="w+", dtype=np.float16, shape=shape)
