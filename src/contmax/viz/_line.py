@@ -59,7 +59,16 @@ class LineMember:
         if not isinstance(region, Intervals):
             return []
         ends = (self._of(end.movedim(-1, 0)).tolist() for end in (region.low, region.high))
-        return _merged(list(zip(*ends, strict=True)))
+        joined: list[tuple[float, float]] = []
+        for low, high in sorted((low, high) for low, high in zip(*ends, strict=True) if low < high):
+            if not (math.isfinite(low) and math.isfinite(high)):
+                return []
+            # Intervals that touch are one.
+            if joined and low <= joined[-1][1]:
+                joined[-1] = (joined[-1][0], max(high, joined[-1][1]))
+            else:
+                joined.append((low, high))
+        return joined
 
     @torch.no_grad()
     def view(self) -> tuple[float, float]:
@@ -134,19 +143,6 @@ def line_members(density: Distribution, index: Index = (), shape: tuple[int, ...
         )
     wide = unchecked(density, torch.float64)
     return [LineMember(wide, place) for place in places]
-
-
-def _merged(intervals: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Non-empty intervals from left to right, joined where they touch; [] if any is unbounded."""
-    joined: list[tuple[float, float]] = []
-    for low, high in sorted(interval for interval in intervals if interval[0] < interval[1]):
-        if not (math.isfinite(low) and math.isfinite(high)):
-            return []
-        if joined and low <= joined[-1][1]:
-            joined[-1] = (joined[-1][0], max(high, joined[-1][1]))
-        else:
-            joined.append((low, high))
-    return joined
 
 
 @dataclass(frozen=True)

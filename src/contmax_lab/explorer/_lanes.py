@@ -70,7 +70,13 @@ class Examination:
         mean, spread = _moments(look)
         kind: Any = BetaGaussian if look.grid is None else MultivariateBetaGaussian
         gaussian, parabola = (kind.from_moments(mean, spread, alpha) for alpha in (1.0, 2.0))
-        discrete = _shares(gaussian, look) if weights is None else weights
+        discrete = weights
+        if discrete is None:
+            # The mass of the Gaussian on each word or cell, normalised to sum to 1.
+            on_line = look.grid is None
+            edges = torch.arange(len(look.values) + 1) / len(look.values)
+            mass: Tensor = gaussian.cdf(edges).diff() if on_line else gaussian.density(_positions(look))
+            discrete = mass / mass.sum().clamp(min=torch.finfo(mass.dtype).tiny)
         alphas = {float(density.alpha) for density in densities}
         alone = self._parts == 1
         return [
@@ -127,16 +133,6 @@ def _moments_of(head: Attended, look: Look) -> tuple[Tensor, Tensor]:
         raise ValueError("an attention without a finite variance cannot be compared with others")
     mean, spread = contmax.maps.moments(head.weights[0], _positions(look), grid=look.grid)
     return mean, spread
-
-
-def _shares(density: Any, look: Look) -> Tensor:
-    """The mass of a density on each word or cell, normalised to sum to 1."""
-    if look.grid is None:
-        edges = torch.arange(len(look.values) + 1) / len(look.values)
-        shares: Tensor = density.cdf(edges).diff()
-    else:
-        shares = density.density(_positions(look))
-    return shares / shares.sum().clamp(min=torch.finfo(shares.dtype).tiny)
 
 
 def _only(density: Any) -> Any:
