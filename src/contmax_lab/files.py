@@ -24,7 +24,7 @@ from contmax_lab.errors import CannotWrite, LabError, UsageError
 if TYPE_CHECKING:
     from torch import Tensor
 
-# libyaml reads in a ninth of the time and writes in a quarter, where PyYAML was built with it.
+# If PyYAML was built with libyaml, it reads nine times and writes four times as fast.
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _Dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
@@ -213,7 +213,7 @@ def prepared_folder(root: Path, marker: str, key: Mapping[str, Any], make: Calla
 
 
 def fingerprint(files: Sequence[Path]) -> str:
-    """What a look at the folder tells of files: names, sizes and times."""
+    """Names, sizes and times of files, which are found without reading the files."""
     digest = hashlib.blake2b(digest_size=16)
     for path in files:
         stat = path.stat()

@@ -35,7 +35,7 @@ class RecordedStep:
         self._graph: torch.cuda.CUDAGraph | None = None
 
     def __call__(self) -> None:
-        """Take the step."""
+        """Compute the step, or replay its recording."""
         if self._rehearsals > 0:
             # On a side stream, since autograd must not remember the stream of the recording.
             side = self._side or torch.cuda.Stream()

@@ -150,7 +150,7 @@ def _summary(repetitions: Sequence[Sequence[dict[str, Any]]], name: str) -> tupl
     return epochs, [statistics.fmean(c) for c in columns], [min(c) for c in columns], [max(c) for c in columns]
 
 
-# Below it, a signal misses so much that more functions are worth a try.
+# If the share that a signal explains is below this number, more basis functions may help.
 _ENOUGH = 0.8
 
 

@@ -188,7 +188,7 @@ def _task_of_module(reference: str) -> Task:
 
 
 def _imported(module: str, reference: str) -> ModuleType:
-    """The module; also from the current folder, which comes last, so that nothing there hides an installed package."""
+    """The module, imported also from the current folder; an installed package takes precedence over that folder."""
     folder = os.getcwd()
     if folder not in sys.path:
         sys.path.append(folder)

@@ -168,7 +168,7 @@ class _Training:
             self._pause()
 
     def _orders(self) -> Iterator[Order]:
-        """The steps that are left, as far as the last epoch."""
+        """The steps that are left, up to the end of the last epoch."""
         position = dataclasses.replace(self.position)
         for epoch in range(position.epoch, self.config.epochs):
             done = position.batch if epoch == position.epoch else 0
@@ -176,7 +176,7 @@ class _Training:
                 yield Order(epoch * self.plan.steps_per_epoch + place, indices)
 
     def _pause(self) -> None:
-        """Between two steps: save if it is time, stop if somebody asked."""
+        """Between two steps, save if a checkpoint is due, and stop if a signal has arrived."""
         self.saver.check()
         interval = self.config.checkpoint_seconds
         # A disk that is slower than the interval does not hold the training up, unless every step is to be saved.
@@ -224,7 +224,7 @@ class _Training:
             place.write(position.step, points)
 
     def _evaluated(self, part: str, *, final: bool = False) -> dict[str, float]:
-        """The metrics of the weights as they are; of the final ones, texts of the task are stored too."""
+        """The metrics of the current weights; if these are final, texts that the task makes are stored too."""
         batch_size = self.config.evaluation_batch_size or self.config.batch_size
         kept = dict[str, str]() if final else None
         data = getattr(self.splits, part), self.splits.info, batch_size
@@ -253,7 +253,7 @@ class _Training:
     # -- the end -------------------------------------------------------------------------------------------------------
 
     def tested(self, done: dict[str, Any]) -> dict[str, Any]:
-        """The results of a run that is done, with those of its best weights on the test examples."""
+        """The results of a run that is done, to which those of its best weights on the test examples are added."""
         self.learner.load_weights(read_checkpoint(self.run.weights).tensors)
         results = {**done, "test": self._evaluated("test", final=True)}
         if self.accelerator.is_main_process:
