@@ -63,7 +63,7 @@ _SMALL = _Plan(1, 2, 16, 3, (_Size(2, 40),))
 
 @dataclasses.dataclass(frozen=True)
 class _Attention:
-    """What a model attends by: α at the end, and the share of the training over which α rises from 1."""
+    """The attention of a model: its final α, and the share of the training over which α rises from 1."""
 
     name: str
     alpha: float

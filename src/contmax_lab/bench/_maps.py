@@ -28,9 +28,9 @@ _ERRORS = {
 
 
 _TIMED = ((64, 280), (4096, 128), (1024, 1024), (256, 32000))
-# Large enough for resident memory to be read off to a few per cent.
+# Shapes so large that resident memory can be measured to a few per cent.
 _IN_MEMORY = ((16384, 128), (256, 32000))
-# Few rows, because exact values take long.
+# Shapes with few rows, because exact values take long to compute.
 _CHECKED = (
     ((64, 280), "normal"),
     ((1024, 128), "normal"),

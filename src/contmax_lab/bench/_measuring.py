@@ -188,7 +188,7 @@ class GraphClock:
         self._flushed = torch.empty(_FLUSHED_BYTES, dtype=torch.uint8, device=self.device)
 
     def device_times(self, calls: Mapping[str, Call], effort: Effort) -> dict[str, list[float]]:
-        """Seconds by events around a replay; the host is not in them."""
+        """Seconds between events around a replay, which exclude the time of the host."""
         steps = {name: RecordedStep(call) for name, call in calls.items()}
         for step in steps.values():
             for _ in range(REHEARSALS):
@@ -209,7 +209,7 @@ class GraphClock:
         return interleaved(calls, effort, time_when_idle)
 
     def peak_memory(self, call: Callable[[], Any]) -> tuple[int, Any]:
-        """As torch's allocator counts."""
+        """Bytes by the counts of torch's allocator."""
         call()
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
@@ -220,7 +220,7 @@ class GraphClock:
         return torch.cuda.max_memory_allocated() - before, result
 
     def bandwidth(self) -> float:
-        """By the clock and the width of the memory."""
+        """Bytes per second, from the clock rate and the width of the memory."""
         from triton.testing import get_dram_gbps
 
         return float(get_dram_gbps()) * 1e9

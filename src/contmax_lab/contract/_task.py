@@ -128,7 +128,7 @@ class TrainedRun:
 
     @property
     def task(self) -> Task:
-        """That of the recipe."""
+        """The task of the recipe."""
         return self.recipe.task
 
 
@@ -143,13 +143,13 @@ class Settings:
 
     @classmethod
     def of_package(cls, file: str, data_config: type, model_config: type) -> Self:
-        """Of a task that is called like its package, whose ``__file__`` this is, and has a ``recipe.yaml`` in it."""
+        """The settings of a task with the name of its package, given by ``__file__``, which holds ``recipe.yaml``."""
         folder = Path(file).parent
         return cls(folder.name, data_config, model_config, folder / "recipe.yaml")
 
     @classmethod
     def of(cls, task: Task) -> Self:
-        """Of a task that has been imported."""
+        """The settings of a task that has been imported."""
         return cls(task.name, task.data_config, task.model_config, task.recipe_file)
 
 

@@ -1,4 +1,4 @@
-"""Unpacking what was downloaded."""
+"""Unpacking downloaded archives."""
 
 import lzma
 import os
@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 
 from contmax_lab.errors import LabError
 
-# What readers of archives raise; a RuntimeError means that a password is needed.
+# Errors that readers of archives raise; a RuntimeError means that a password is needed.
 _BROKEN = (tarfile.TarError, zipfile.BadZipFile, lzma.LZMAError, zlib.error, EOFError, OSError, RuntimeError)
 
 

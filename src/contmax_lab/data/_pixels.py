@@ -72,7 +72,7 @@ def _square(source: Path | io.BytesIO, size: int) -> Tensor:
 
 
 def _upright(image: Any) -> Any:
-    """Three channels of 8 bits, turned as the camera was held."""
+    """The image with three channels of 8 bits, upright, by the orientation that the camera has stored."""
     from PIL import Image, ImageOps
 
     image = ImageOps.exif_transpose(image)

@@ -70,7 +70,7 @@ def review_sources(folder: Path) -> dict[str, list[Path]]:
 
 
 def _number(path: Path) -> tuple[int, str]:
-    """Reviews of one film have neighbouring numbers."""
+    """The key for sorting files of reviews: their numbers, which are neighbours for reviews of one film."""
     number = path.name.partition("_")[0]
     return (int(number) if number.isdecimal() else -1, path.name)
 

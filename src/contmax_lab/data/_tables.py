@@ -14,7 +14,7 @@ from typing import IO, Any, cast
 from contmax_lab.errors import LabError
 
 TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson")
-# A longer line is a file of another kind, or a bomb.
+# A file with a longer line is no table, or an attack on the memory.
 _LONGEST_LINE = 1 << 24
 
 

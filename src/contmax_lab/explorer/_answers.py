@@ -28,7 +28,7 @@ MOST_WORDS = 30_000
 
 
 class Forgotten(Exception):  # noqa: N818, the sentence begins so
-    """What the page asks about has been forgotten; it has to send it again."""
+    """The error for an input that the server no longer stores; the page has to send the input again."""
 
 
 class Answers:
@@ -126,7 +126,7 @@ class Answers:
 
 
 def _density(density: Any) -> dict[str, Any]:
-    """As the mathematics of the page takes it: Σ is a matrix, also on the line."""
+    """The parameters of a density for the script of the page, for which Σ is a matrix also on the line."""
     if isinstance(density, BetaGaussian):
         return {"alpha": density.alpha, "loc": [float(density.loc)], "scale": [[float(density.scale) ** 2]]}
     return {"alpha": density.alpha, "loc": density.loc.tolist(), "scale": density.scale_matrix.tolist()}

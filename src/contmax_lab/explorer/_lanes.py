@@ -53,7 +53,7 @@ class Examination:
 
     @torch.no_grad()
     def answer_to(self, density: Any) -> list[float]:
-        """What the model says where this density, and nothing else, decides where to look."""
+        """The answer of the model if this density alone decides where it looks."""
         return self._answer(self._signal.expectation(density))
 
     def _answer(self, context: Tensor) -> list[float]:
@@ -136,7 +136,7 @@ def _moments_of(head: Attended, look: Look) -> tuple[Tensor, Tensor]:
 
 
 def _only(density: Any) -> Any:
-    """The one member of a batch of one, its α a number."""
+    """The only member of a batch of one density, with α as a number."""
     alpha = float(density.alpha) if isinstance(density.alpha, float) else float(density.alpha.flatten()[0])
     if isinstance(density, BetaGaussian):
         return BetaGaussian(density.loc[0], density.scale[0], alpha)

@@ -76,7 +76,7 @@ class Decision(nn.Module):
         return self.mean + self.deviation * scores.squeeze(-1) if self.is_number else scores
 
     def probabilities(self, context: Tensor) -> Tensor:
-        """Of the classes, (B, C); or the numbers, (B, 1)."""
+        """Probabilities of the classes, (B, C); or the numbers, (B, 1)."""
         scores: Tensor = self(context)
         return scores.unsqueeze(-1) if self.is_number else scores.softmax(-1)
 

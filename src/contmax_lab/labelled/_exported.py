@@ -51,7 +51,7 @@ def write_model(
     # The figures are those of the rounded weights; the model of the run keeps its own.
     written = copy.deepcopy(trained.model)
     written.load_state_dict(weights)
-    # The test examples are looked at again only where the run was tested.
+    # The metrics of test examples are computed again only if the run was tested.
     parts = ("valid", "test") if trained.results["test"] else ("valid",)
     figures = {part: measure(written, part) for part in parts}
     write_atomically(folder / _WEIGHTS, safetensors.torch.save(weights))
@@ -138,6 +138,6 @@ def _unreadable(folder: Path, error: Exception) -> LabError:
 
 
 def _rounded(tensor: Tensor) -> Tensor:
-    """In float16, unless a weight is too large for it."""
+    """The tensor in float16, or unchanged if a number is too large for float16."""
     half = tensor.to(torch.float16).contiguous()
     return half if bool(half.isfinite().all()) else tensor.contiguous().clone()

@@ -77,7 +77,7 @@ class LabelledTask(Task):
         return write_model(trained, card, folder, measure)
 
     def predict_exported(self, folder: Path | None, words: Sequence[str]) -> Prediction:
-        """As `predict`, without the training data."""
+        """The answer of `predict`, from an exported model, which has no training data."""
         if folder is None:
             raise LabError(f"no model of the task {self.name} comes with the package; pass --model FOLDER")
         model, info = self.read_exported(folder)

@@ -284,7 +284,7 @@ def distances_text(table: Table, distances: list[dict[str, Any]]) -> str:
 
 
 def _log_ratio(table: Table, outcomes: Outcomes, label: str, group: str, key: str, paper: float) -> float:
-    """log(ours / the paper's); nan where nothing was measured, or nothing positive."""
+    """log(our mean / the figure of the paper); nan if there is no mean, or none above 0."""
     measured = values(outcomes, label, group, key).values()
     scale = next((metric.scale for metric in table.metrics if metric.key == key), 1.0)
     mean = statistics.fmean(measured) * scale if measured else math.nan

@@ -104,7 +104,7 @@ def cell_recipe(task: Task, cell: Cell, overrides: Sequence[str] = ()) -> Recipe
 
 
 def _train_start(job: Reproduction, start: Start, deadline: float, *, begun: bool) -> None:
-    """Train what all rows begin with, if that is not done."""
+    """Train the model that all rows begin with, unless it is trained already."""
     shared = tuple(f"--{key}" for key in start.shared)
     recipe = load_recipe(start.recipe, [override for override in job.overrides if override.startswith(shared)])
     if _done(job, _START, recipe):
@@ -201,7 +201,7 @@ def _command(job: Reproduction) -> str:
 
 
 def _train_all(job: Reproduction, left: Sequence[Work], deadline: float) -> LabError | None:
-    """Train, and report progress; returns the error, or None."""
+    """Train the cells that are left, and report progress; returns the error, or None."""
     problems: list[str] = []
     done = 0
     try:

@@ -16,7 +16,7 @@ _MOST = 0.95
 
 @dataclasses.dataclass(frozen=True)
 class Shortened:
-    """What the network says of reviews of which `words` (B,) words are left; logits of none mean nothing."""
+    """Logits for shortened reviews, of which `words` (B,) words are left; without words, a logit has no meaning."""
 
     logits: Tensor
     words: Tensor

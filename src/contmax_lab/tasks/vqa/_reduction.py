@@ -1,4 +1,4 @@
-"""From many cells of an image to one vector, and where it came from."""
+"""Attention that reduces the cells of an image to one vector, and the places that it attends to."""
 
 from typing import Any
 

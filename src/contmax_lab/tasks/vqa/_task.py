@@ -56,7 +56,7 @@ class VisualQuestionAnswering(Task, settings=SETTINGS):
         return losses, torch.ones_like(losses)
 
     def measures(self, output: Answered, batch: Batch) -> dict[str, Tensor]:
-        """What the answer is worth; how much of the image is attended to, and whether the object asked for is."""
+        """The score of the answer, the attended share of the image, and whether the right object is attended to."""
         given = output.logits.argmax(-1)
         measured = {
             "accuracy": batch["worth"].gather(-1, given.unsqueeze(-1)).squeeze(-1),
