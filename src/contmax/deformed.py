@@ -144,7 +144,14 @@ def tsallis_negentropy(
     References:
         Tsallis 1988; Martins et al. 2020, Sec. 2.3.
     """
-    _require_positive(alpha)
+    if isinstance(alpha, Tensor):
+        bad = alpha.detach()[~((alpha > 0) & (alpha < math.inf))].tolist() if is_eager_cpu(alpha) else []
+    else:
+        bad = [] if 0 < alpha < math.inf else [float(alpha)]
+    if bad:
+        raise ValueError(
+            f"alpha must be positive and finite; got {bad[0]}, where the negentropy is undefined. Pass 0 < alpha < inf."
+        )
     given = p
     (p, *measure), dtype = promote(alpha, p, weights)
     axis = _axis(p, dim, alpha)
@@ -287,15 +294,3 @@ def _axis(p: Tensor, dim: int, index: float | int | Tensor) -> int:
             f"the index must be constant along dim {dim}; got shape {shape}. Pass a tensor with size 1 there."
         )
     return axis
-
-
-def _require_positive(alpha: float | int | Tensor) -> None:
-    """Refuse α outside 0 < α < ∞; a tensor α is checked on an eager CPU only."""
-    if isinstance(alpha, Tensor):
-        bad = alpha.detach()[~((alpha > 0) & (alpha < math.inf))].tolist() if is_eager_cpu(alpha) else []
-    else:
-        bad = [] if 0 < alpha < math.inf else [float(alpha)]
-    if bad:
-        raise ValueError(
-            f"alpha must be positive and finite; got {bad[0]}, where the negentropy is undefined. Pass 0 < alpha < inf."
-        )

@@ -33,6 +33,12 @@ class Attended:
     weights: Tensor | None = None
     density: Distribution | None = None
 
+    @classmethod
+    def of(cls, context: Tensor, found: Any) -> "Attended":
+        """From the two results of an attention of the library; the second is weights, a density, or both as a pair."""
+        weights, density = found if isinstance(found, tuple) else (found, None)
+        return cls(context, None, weights) if isinstance(weights, Distribution) else cls(context, weights, density)
+
 
 class Attention(nn.Module):
     """One of the kinds, with one face: values in, context and where it came from out.
@@ -90,11 +96,8 @@ class Attention(nn.Module):
             grid: (H, W) with HW = L on the plane.
             positions: of the values, (B, L) on the line; by default they are evenly spaced over the unit interval.
         """
-        if self.kind == "discrete":
-            return Attended(*self.attend(values, mask=mask))
-        context, found = self.attend(values, mask=mask, grid=grid, positions=positions)
-        weights, density = (None, found) if self.kind == "continuous" else found
-        return Attended(context, weights, density)
+        where = {} if self.kind == "discrete" else {"grid": grid, "positions": positions}
+        return Attended.of(*self.attend(values, mask=mask, **where))
 
 
 class AttentionHeads(nn.Module):

@@ -1,4 +1,4 @@
-"""Settings checked against their types, and what is said of a wrong value, in words for whoever typed it."""
+"""Settings checked against their types; the message about a wrong value is for the person who typed it."""
 
 import ast
 import dataclasses

@@ -1,5 +1,6 @@
 """Figures of matplotlib without windows, as PNG files, in the look of contmax.viz."""
 
+import html
 import io
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -36,6 +37,17 @@ def css_colours(more: Callable[[Theme], Mapping[str, str]]) -> str:
     return f"{variables(LIGHT)}\n@media (prefers-color-scheme: dark) {{ {variables(DARK)} }}\n"
 
 
+def html_page(title: str, head: str, body: str) -> str:
+    """A page of HTML that fetches nothing but what its head and its body name; the title is plain text."""
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        # Without an icon of its own, browsers request one.
+        f'<link rel="icon" href="data:,">\n<title>{html.escape(title)}</title>\n{head}</head>\n<body>\n{body}'
+        "</body>\n</html>\n"
+    )
+
+
 def rendered(draw: Callable[[Theme], Any], theme: Theme) -> bytes:
     """A PNG file in the colours of a theme.
 
@@ -67,24 +79,14 @@ def _drawn(draw: Callable[[Theme], Any], theme: Theme, places: Sequence[Any] | N
     require("matplotlib", "Drawing figures")
     with drawn_in(theme):
         figure = draw(theme)
-        if places is None:
-            _lay_out(figure)
-        else:
-            figure.set_layout_engine("none")
-            for axis, place in zip(figure.axes, places, strict=True):
-                axis.set_position(place)
-        return figure, _png(figure)
-
-
-def _lay_out(figure: Any) -> None:
-    """Compute the layout at the resolution of the file, and fix it.
-
-    Otherwise matplotlib would draw the figure twice: once for the layout, once for the picture.
-    """
-    figure.set_dpi(_DOTS_PER_INCH)
-    if (engine := figure.get_layout_engine()) is not None:
-        engine.execute(figure)
+        figure.set_dpi(_DOTS_PER_INCH)
+        # The layout is computed here, once: matplotlib would draw the figure twice, for the layout and for the picture.
+        if places is None and (engine := figure.get_layout_engine()) is not None:
+            engine.execute(figure)
         figure.set_layout_engine("none")
+        for axis, place in zip(figure.axes, places or (), strict=places is not None):
+            axis.set_position(place)
+        return figure, _png(figure)
 
 
 def _png(figure: Any) -> bytes:
@@ -94,7 +96,6 @@ def _png(figure: Any) -> bytes:
     # Pillow, which matplotlib itself writes PNG files with.
     from PIL import Image
 
-    figure.set_dpi(_DOTS_PER_INCH)
     canvas = FigureCanvasAgg(figure)
     canvas.draw()
     drawn = Image.frombuffer("RGBA", canvas.get_width_height(), canvas.buffer_rgba())
@@ -123,31 +124,6 @@ def new_axes(rows: int = 1, columns: int = 1, width: float = 6.0, height: float 
     for axis in axes:
         axis.spines[["top", "right"]].set_visible(False)
     return canvas, axes
-
-
-def draw_panels(
-    labels: Sequence[str], columns: int, width: float, height: float, fill: Callable[[Any, int, int], str]
-) -> tuple[Any, list[Any]]:
-    """A row of panels for each label, which stands to its left.
-
-    Args:
-        labels: of the rows.
-        columns: panels of a row.
-        width: of the figure, inches.
-        height: of one row, inches.
-        fill: axis, row, column → the title of that panel, which it has drawn.
-
-    Returns:
-        The figure of matplotlib, and its axes row by row.
-    """
-    figure, axes = new_axes(len(labels), columns, width, height)
-    for index, axis in enumerate(axes):
-        row, column = divmod(index, columns)
-        axis.set_title(plain_text(fill(axis, row, column)), fontsize=8)
-        if column == 0:
-            label = plain_text(labels[row]).replace("-", "\n").replace(" ", "\n")
-            axis.set_ylabel(label, rotation=0, ha="right", va="center", fontsize=8)
-    return figure, axes
 
 
 def picture_width(words: Sequence[str]) -> float:

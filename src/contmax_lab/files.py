@@ -24,7 +24,7 @@ from contmax_lab.errors import CannotWrite, LabError, UsageError
 if TYPE_CHECKING:
     from torch import Tensor
 
-# libyaml reads in a ninth of the time and writes in a quarter, where PyYAML was built with it.
+# If PyYAML was built with libyaml, it reads nine times and writes four times as fast.
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _Dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
@@ -43,7 +43,12 @@ def write_atomically(path: Path, content: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(aside, path)
-        _sync_folder(path.parent)
+        # The new name itself survives a power cut only once its folder is on disk.
+        descriptor = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
     except OSError as error:
         with contextlib.suppress(OSError):
             aside.unlink()
@@ -71,15 +76,6 @@ def write_json(path: Path, content: Any) -> None:
     """Replace a file by JSON, in one step."""
     text = json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
     write_atomically(path, text.encode("utf-8"))
-
-
-def _sync_folder(folder: Path) -> None:
-    """The new name itself survives a power cut only once its folder is on disk."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def read_yaml(path: Path) -> Any:
@@ -199,14 +195,25 @@ def prepared_folder(root: Path, marker: str, key: Mapping[str, Any], make: Calla
     """
     name = hashlib.blake2b(json.dumps(key, sort_keys=True).encode(), digest_size=8).hexdigest()
     folder = root / name
-    with _alone(root):
-        if not (folder / marker).is_file():
-            _write(folder, marker, key, make)
+    with alone(root / "lock", "pass --data.cache FOLDER"):
+        if (folder / marker).is_file():
+            return folder
+        aside = Path(tempfile.mkdtemp(dir=root))
+        try:
+            make(aside)
+            (aside / marker).write_text(json.dumps(key, indent=1) + "\n", encoding="utf-8")
+            shutil.rmtree(folder, ignore_errors=True)
+            aside.chmod(0o755)
+            aside.rename(folder)
+        except OSError as error:
+            raise LabError(f"cannot write {folder}: {error.strerror}; free some space or pass --data.cache") from None
+        finally:
+            shutil.rmtree(aside, ignore_errors=True)
     return folder
 
 
 def fingerprint(files: Sequence[Path]) -> str:
-    """What a look at the folder tells of files: names, sizes and times."""
+    """Names, sizes and times of files, which are found without reading the files."""
     digest = hashlib.blake2b(digest_size=16)
     for path in files:
         stat = path.stat()
@@ -215,26 +222,21 @@ def fingerprint(files: Sequence[Path]) -> str:
 
 
 @contextlib.contextmanager
-def _alone(root: Path) -> Iterator[None]:
+def alone(lock: Path, way: str) -> Iterator[None]:
+    """Let one process work, and others wait for it.
+
+    Args:
+        lock: a file that is made for this, with its folder.
+        way: what to do where it cannot be made.
+
+    Raises:
+        LabError: if it cannot be made.
+    """
     try:
-        root.mkdir(parents=True, exist_ok=True)
-        lock = (root / "lock").open("w")
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        file = lock.open("w")
     except OSError as error:
-        raise LabError(f"cannot write to {root}: {error.strerror}; pass --data.cache FOLDER") from None
-    with lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        raise LabError(f"cannot write to {lock.parent}: {error.strerror}; {way}") from None
+    with file:
+        fcntl.flock(file, fcntl.LOCK_EX)
         yield
-
-
-def _write(folder: Path, marker: str, key: Mapping[str, Any], make: Callable[[Path], None]) -> None:
-    aside = Path(tempfile.mkdtemp(dir=folder.parent))
-    try:
-        make(aside)
-        (aside / marker).write_text(json.dumps(key, indent=1) + "\n", encoding="utf-8")
-        shutil.rmtree(folder, ignore_errors=True)
-        aside.chmod(0o755)
-        aside.rename(folder)
-    except OSError as error:
-        raise LabError(f"cannot write {folder}: {error.strerror}; free some space or pass --data.cache") from None
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)

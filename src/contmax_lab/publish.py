@@ -86,15 +86,13 @@ def _rendered(file: str, title: str | None) -> str:
     if not path.is_file():
         raise ValueError(f"a page shows a table of {file}, which does not exist. Run the command that writes it.")
     results = json.loads(path.read_text(encoding="utf-8"))
-    body = _reproduced_table(results) if title is None else _bench_table(results, file, title)
-    return f"{body}\n\n{_provenance(results)}"
-
-
-def _reproduced_table(results: dict[str, Any]) -> str:
-    """What ``contmax reproduce`` wrote: the table, what was computed from it, the notes."""
+    if title is not None:
+        return f"{_bench_table(results, file, title)}\n\n{_provenance(results)}"
+    # What contmax reproduce wrote: the table, what was computed from it, the notes.
     computed = [results[part] for part in ("differences", "distances") if part in results]
     more = [text for part in computed for text in (part["text"], f"<sub>{part['method']}</sub>")]
-    return "\n\n".join([results["text"], *more, *(f"<sub>{note}</sub>" for note in results["notes"])])
+    notes = [f"<sub>{note}</sub>" for note in results["notes"]]
+    return "\n\n".join([results["text"], *more, *notes, _provenance(results)])
 
 
 def _bench_table(results: dict[str, Any], file: str, title: str) -> str:

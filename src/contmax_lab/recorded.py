@@ -35,9 +35,15 @@ class RecordedStep:
         self._graph: torch.cuda.CUDAGraph | None = None
 
     def __call__(self) -> None:
-        """Take the step."""
+        """Compute the step, or replay its recording."""
         if self._rehearsals > 0:
-            self._rehearse()
+            # On a side stream, since autograd must not remember the stream of the recording.
+            side = self._side or torch.cuda.Stream()
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
+                self._step()
+            torch.cuda.current_stream().wait_stream(side)
+            self._rehearsals -= 1
             return
         if self._graph is None:
             graph = torch.cuda.CUDAGraph()
@@ -46,12 +52,3 @@ class RecordedStep:
                 self._step()
             self._graph = graph
         self._graph.replay()
-
-    def _rehearse(self) -> None:
-        """Take the step on a side stream, since autograd must not remember the stream of the recording."""
-        side = self._side or torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            self._step()
-        torch.cuda.current_stream().wait_stream(side)
-        self._rehearsals -= 1

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 import contmax
 from contmax.nn import ContinuousAttention, MultiheadContinuousAttention
 from contmax_lab.contract import Figure, Section, TrainedRun
-from contmax_lab.drawing import Theme, css_colours, new_axes, rendered_twice
+from contmax_lab.drawing import Theme, css_colours, html_page, new_axes, rendered_twice
 from contmax_lab.files import write_atomically
 from contmax_lab.runs import Run
 
@@ -52,20 +52,17 @@ def sections(trained: Sequence[TrainedRun], examples: Sequence[int] = ()) -> lis
     by_task: dict[str, list[TrainedRun]] = {}
     for entry in trained:
         by_task.setdefault(entry.task.name, []).append(entry)
-    return [_section(entries, examples) for entries in by_task.values()]
-
-
-def _section(entries: list[TrainedRun], examples: Sequence[int]) -> Section:
-    task = entries[0].task
-    labels = [entry.label for entry in entries]
-    curves = learning_curves(
-        [Run(entry.folder) for entry in entries], labels, title=f"Learning curves, {task.name}", names=task.curves
-    )
-    with contextlib.ExitStack() as watching:
-        shares = [watching.enter_context(watched_signals(entry.model)) for entry in entries]
-        figures = [curves, *task.figures(entries, examples)]
-    note = signals_note(list(zip(labels, shares, strict=True)))
-    return Section(task.name.capitalize(), task.summary, _table(entries, labels), figures, [note] if note else [])
+    made = []
+    for name, entries in by_task.items():
+        task, labels, runs = entries[0].task, [entry.label for entry in entries], [Run(e.folder) for e in entries]
+        curves = learning_curves(runs, labels, title=f"Learning curves, {name}", names=task.curves)
+        with contextlib.ExitStack() as watching:
+            shares = [watching.enter_context(watched_signals(entry.model)) for entry in entries]
+            figures = [curves, *task.figures(entries, examples)]
+        note = signals_note(list(zip(labels, shares, strict=True)))
+        notes = [note] if note else []
+        made.append(Section(name.capitalize(), task.summary, _table(entries, labels), figures, notes))
+    return made
 
 
 def _table(entries: list[TrainedRun], labels: list[str]) -> list[list[str]]:
@@ -153,7 +150,7 @@ def _summary(repetitions: Sequence[Sequence[dict[str, Any]]], name: str) -> tupl
     return epochs, [statistics.fmean(c) for c in columns], [min(c) for c in columns], [max(c) for c in columns]
 
 
-# Below it, a signal misses so much that more functions are worth a try.
+# If the share that a signal explains is below this number, more basis functions may help.
 _ENOUGH = 0.8
 
 
@@ -265,39 +262,24 @@ def write_page(path: Path, title: str, lead: str, sections: Sequence[Section]) -
         The files.
     """
     pictures: list[_Picture] = []
-    body = "\n".join(_section_html(section, pictures) for section in sections)
-    page = (
-        f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{html.escape(title)}</title>\n'
-        # Without an icon of its own, browsers request one from the network.
-        f'<link rel="icon" href="data:,">\n'
-        f'<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<style>{_style()}</style>\n</head>\n<body>\n<header>\n<h1>{html.escape(title)}</h1>\n"
-        f'<p class="lead">{html.escape(lead)}</p>\n{_contents(sections)}</header>\n<main>\n{body}\n</main>\n'
-        "</body>\n</html>\n"
-    )
-    write_atomically(path, page.encode("utf-8"))
-    files = [path.parent / name for name in _distinct([picture.figure.filename for picture in pictures])]
-    for file, picture in zip(files, pictures, strict=True):
-        write_atomically(file, picture.light)
-    return [path, *files]
-
-
-def _distinct(names: Sequence[str]) -> list[str]:
-    """Names of files; a name that is taken already gets a number."""
-    seen: Counter[str] = Counter()
-    distinct = []
-    for name in names:
-        seen[name] += 1
-        distinct.append(name if seen[name] == 1 else f"{name.removesuffix('.png')}-{seen[name]}.png")
-    return distinct
-
-
-def _contents(sections: Sequence[Section]) -> str:
-    """Links to the sections, if there are several."""
-    if len(sections) < 2:
-        return ""
+    main = "\n".join(_section_html(section, pictures) for section in sections)
     links = (f'<a href="#{_anchor(section)}">{html.escape(section.title)}</a>' for section in sections)
-    return f"<nav>{' '.join(links)}</nav>\n"
+    nav = f"<nav>{' '.join(links)}</nav>\n" if len(sections) > 1 else ""
+    style = css_colours(lambda theme: {"accent": theme.colour(0)}) + _RULES
+    body = (
+        f'<header>\n<h1>{html.escape(title)}</h1>\n<p class="lead">{html.escape(lead)}</p>\n{nav}'
+        f"</header>\n<main>\n{main}\n</main>\n"
+    )
+    page = html_page(title, f"<style>{style}</style>\n", body)
+    write_atomically(path, page.encode("utf-8"))
+    files, seen = [path], Counter[str]()
+    for picture in pictures:
+        name = picture.figure.filename
+        seen[name] += 1
+        # A name that is taken already gets a number.
+        files.append(path.parent / (name if seen[name] == 1 else f"{name.removesuffix('.png')}-{seen[name]}.png"))
+        write_atomically(files[-1], picture.light)
+    return files
 
 
 def _anchor(section: Section) -> str:
@@ -356,7 +338,3 @@ def _figure(picture: _Picture, number: int) -> str:
 
 def _inline(png: bytes) -> str:
     return f"data:image/png;base64,{base64.b64encode(png).decode('ascii')}"
-
-
-def _style() -> str:
-    return css_colours(lambda theme: {"accent": theme.colour(0)}) + _RULES

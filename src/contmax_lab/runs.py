@@ -25,7 +25,7 @@ from contmax_lab.provenance import provenance
 from contmax_lab.recipes import RecipeSource, as_yaml, read_recipe, with_variant
 
 _PACKAGES = ("contmax", "torch", "numpy", "numba", "accelerate", "safetensors", "jsonargparse")
-# A second checkpoint serves where hardware has damaged the newest.
+# The second checkpoint is for the case that the newest is damaged.
 _KEPT_CHECKPOINTS = 2
 # Keys of a recipe that change no result.
 _INDIFFERENT = {"data.cache", *(f"training.{key}" for key in ("checkpoint_seconds", "tensorboard", "wandb", "workers"))}
@@ -83,7 +83,7 @@ class Run:
         Raises:
             UsageError: if there is a run already and it shall not, or cannot, be resumed.
         """
-        if self.config.exists() and self._has_begun():
+        if self.config.exists() and (self._saved() or self._results.exists() or self.weights.exists()):
             if not resume:
                 raise UsageError(
                     f"{self.folder} already holds a run; pass --resume to continue it, or another --folder"
@@ -94,10 +94,6 @@ class Run:
         kind = type(recipe.task)
         write_json(self._provenance, {**provenance(_PACKAGES), "task": f"{kind.__module__}:{kind.__qualname__}"})
         write_atomically(self.config, as_yaml(recipe).encode("utf-8"))
-
-    def _has_begun(self) -> bool:
-        """Whether the folder has a checkpoint, weights or results."""
-        return bool(self._saved()) or self._results.exists() or self.weights.exists()
 
     def differences(self, recipe: Recipe) -> list[str]:
         """Settings that differ from the recipe the run was begun with and change its results.
@@ -136,12 +132,8 @@ class Run:
         """
         return str(self._stored()["task"])
 
-    def task_class(self) -> str:
-        """``MODULE:CLASS`` of the task where the run was trained; empty if not known."""
-        return str(self.provenance().get("task", ""))
-
     def provenance(self) -> dict[str, Any]:
-        """Commit, machine and versions that it was begun with; nothing if not known."""
+        """The commit, the machine and the versions with which the run was begun; empty if they are not known."""
         try:
             found: dict[str, Any] = json.loads(self._provenance.read_text(encoding="utf-8"))
         except (OSError, ValueError):
@@ -184,7 +176,7 @@ class Run:
             raise CannotWrite(f"{problem} Free space and pass --resume.") from None
 
     def truncate_metrics(self, size: int) -> None:
-        """Forget the lines that were written after a checkpoint."""
+        """Delete the lines that were written after a checkpoint."""
         if self.metrics.exists():
             os.truncate(self.metrics, size)
             self._write_spreadsheet()
@@ -233,23 +225,23 @@ class Run:
     # -- the end -------------------------------------------------------------------------------------------------------
 
     def finish(self, weights: Checkpoint, results: dict[str, Any]) -> None:
-        """Store the best weights and the results; checkpoints have done their work."""
+        """Store the best weights and the results, and delete the checkpoints."""
         write_checkpoint(self.weights, weights)
         self.write_results(results)
         for path in self._saved():
             path.unlink()
 
     def write_results(self, results: dict[str, Any]) -> None:
-        """Store what came out."""
+        """Store the results."""
         write_json(self._results, results)
 
     def keep(self, part: str, texts: Mapping[str, str]) -> None:
-        """Store texts that were made of a part of the data, name → text."""
+        """Store texts, name → text, that the task has made for a part of the data."""
         for name, text in texts.items():
             write_atomically(self.folder / "kept" / part / name, text.encode("utf-8"))
 
     def kept(self, part: str) -> dict[str, str]:
-        """The texts that were stored of a part of the data."""
+        """The texts, name → text, that are stored for a part of the data."""
         folder = self.folder / "kept" / part
         try:
             return {path.name: path.read_text(encoding="utf-8") for path in sorted(folder.glob("[!.]*"))}
@@ -257,12 +249,12 @@ class Run:
             raise LabError(f"{folder} cannot be read: {error}") from None
 
     def is_untested(self) -> bool:
-        """Whether it is done and there are test examples, but they have not been looked at."""
+        """Whether the run is done and has test examples, but no results on them yet."""
         results = self.results()
         return results is not None and results["test"] is None and results["examples"]["test"] > 0
 
     def results(self) -> dict[str, Any] | None:
-        """What came out, or None if the run is not done."""
+        """The results, or None if the run is not done."""
         if not self._results.exists():
             return None
         try:

@@ -23,18 +23,19 @@ from contmax_lab.workers import LocalProcesses, Outcome, Training, Workers, trai
 # Trials that count: finished ones, diverged ones (PRUNED), and those under way.
 _ENDED = (TrialState.COMPLETE, TrialState.PRUNED)
 _COUNTED = (*_ENDED, TrialState.RUNNING)
-# Attributes of a trial: a sign of life that its process renews, and the number of the trial that it goes on with.
+# Attributes of a trial: a sign of life that its process renews, and the number of the trial that it continues.
 _ALIVE, _ORIGIN = "alive", "goes on with"
-# Seconds between two signs of life, between two looks at the database, and after which a silent process is dead.
+# Seconds between two signs of life, between two queries of the database, and after which a process counts as dead.
 _SIGN, _LOOK, _DEAD = 10.0, 2.0, 60.0
 
 
 class SharedStudy:
-    """Hands out trials of a study until `trials` are done, whoever does them; takes over those of dead processes.
+    """A study that several processes share: it starts trials until `trials` are done by any of them.
 
-    A process gives a sign of life of each of its trials. Others look whether the sign changes, on their own clock, so
-    that the clocks of machines need not agree. Everything is stored in attributes that any storage of optuna has.
-    `is_complete` is set when `take` finds that enough trials are done.
+    A process renews a sign of life of each of its trials. The other processes check by their own clocks whether the
+    sign changes, so that the clocks of machines need not agree; they continue the trials of a process that has died.
+    All this is stored in attributes of trials, which every storage of optuna has. `is_complete` is set when `take`
+    finds that enough trials are done.
     """
 
     def __init__(self, study: optuna.Study, trials: int, seed: int) -> None:
@@ -50,7 +51,7 @@ class SharedStudy:
         return len(self.study.get_trials(deepcopy=False, states=_ENDED))
 
     def take(self) -> optuna.Trial | None:
-        """A trial to work on, or None if enough are done or under way, perhaps elsewhere."""
+        """A trial to work on, or None if enough trials are done or under way, here or in other processes."""
         now = time.monotonic()
         if now - self._looked < _LOOK:
             return None
@@ -78,18 +79,18 @@ class SharedStudy:
             self._sign(*self._own.values())
 
     def tell(self, number: int, value: float | None) -> None:
-        """A trial is over; its value, or None if it diverged."""
+        """Record that a trial is over, with its value, or None if it diverged."""
         trial = self._own.pop(number)
         state = TrialState.PRUNED if value is None else TrialState.COMPLETE
         self.study.tell(trial, value, state=state, skip_if_finished=True)
         self._looked = -float("inf")
 
     def fail(self, number: int) -> None:
-        """A trial cannot be trained; it does not count."""
+        """Record that a trial cannot be trained; it does not count."""
         self.study.tell(self._own.pop(number), state=TrialState.FAIL, skip_if_finished=True)
 
     def give_back(self) -> None:
-        """The trials under way were stopped, and have saved: whoever comes next goes on with them."""
+        """Leave the trials under way, which were stopped and have saved their state, to the next process."""
         for number in list(self._own):
             del self._own[number]
             self._release(self.study.get_trials(deepcopy=False)[number])
@@ -103,7 +104,7 @@ class SharedStudy:
             trial.set_user_attr(_ALIVE, f"{time.time():.1f}")
 
     def _release_dead(self, now: float) -> None:
-        """Look at the signs of others, and take their trials from those that have been silent for too long."""
+        """Release the trials of other processes that have given no sign of life for too long."""
         for trial in self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
             if trial.number in self._own:
                 continue
@@ -115,7 +116,7 @@ class SharedStudy:
                 self._release(trial)
 
     def _release(self, trial: FrozenTrial) -> None:
-        """Fail a trial, and queue its choices; whoever takes them goes on in its folder."""
+        """Fail a trial and queue its choices; the process that takes them continues in the folder of the trial."""
         try:
             self.study.tell(trial.number, state=TrialState.FAIL)
         except ValueError:
@@ -124,7 +125,7 @@ class SharedStudy:
 
 
 def origin(trial: FrozenTrial | optuna.Trial) -> int:
-    """The number of the trial that this one goes on with, or its own: that of its folder."""
+    """The number in the name of the folder of a trial: that of the trial which it continues, or its own."""
     return int(trial.user_attrs.get(_ORIGIN, trial.number))
 
 
@@ -144,14 +145,12 @@ def open_study(name: str, storage: str, direction: Literal["minimize", "maximize
 
 
 def unusable(storage: str, error: Exception) -> LabError:
-    """A complaint about the database."""
-    return LabError(f"cannot use the database {_without_password(storage)}: {' '.join(str(error).split())[:200]}")
-
-
-def _without_password(storage: str) -> str:
+    """The error for a database that cannot be used."""
     scheme, separator, rest = storage.partition("://")
     access, at, place = rest.rpartition("@")
-    return f"{scheme}{separator}{access.partition(':')[0]}{at}{place}"
+    # The password of an address is not shown.
+    shown = f"{scheme}{separator}{access.partition(':')[0]}{at}{place}"
+    return LabError(f"cannot use the database {shown}: {' '.join(str(error).split())[:200]}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -210,13 +209,13 @@ def search(job: Search) -> optuna.trial.FrozenTrial:
 
 
 def trial_folder(runs: Path, trial: optuna.trial.FrozenTrial | optuna.Trial) -> Path:
-    """Where a trial lies; one that goes on with another's training lies where that one does."""
+    """The folder of a trial; a trial that continues the training of another has the folder of that other trial."""
     return runs / f"trial-{origin(trial):04d}"
 
 
 @dataclasses.dataclass
 class _Trial:
-    """A trial under way: its trainings to come, and the values of those that are done."""
+    """A trial under way: the trainings that are left, and the values of the trainings that are done."""
 
     number: int
     folder: Path
@@ -233,7 +232,7 @@ class _Trials:
         self._of: dict[Path, _Trial] = {}
 
     def run(self) -> None:
-        """Until enough trials are done, here or elsewhere."""
+        """Train until enough trials are done, here or in other processes."""
         if self._shared.ended() >= self._job.trials:
             return
         try:
@@ -249,7 +248,7 @@ class _Trials:
             self._shared.give_back()
 
     def _trainings(self) -> Iterator[Training | None]:
-        """The next training of a trial that has begun, or of a new one; None while others do the last ones."""
+        """The next training of a trial under way, or of a new one; None while other processes do the last trials."""
         while True:
             trial = next((trial for trial in self._trials.values() if trial.left), None) or self._begun()
             if trial is not None:

@@ -95,20 +95,20 @@ def test_rows_in_any_place():
 
 @pytest.mark.parametrize("seed", range(5))
 def test_random_caches(seed, states):
-    """Ten caches each, of any length, width, sharpness and α."""
+    """Forty caches each, of any length, width, sharpness and α."""
     torch.manual_seed(seed)
 
     def one_of(*choices):
         return choices[int(torch.randint(len(choices), ()))]
 
-    for _ in range(10):
+    for _ in range(40):
         heads, queries, keys = one_of(1, 1, 1, 2), one_of(1, 1, 1, 2), int(torch.randint(1, 900, ()))
         sizes = {"heads": heads, "groups": 1, "channels": one_of(8, 40), "values": one_of(8, 40)}
         given = drawn(queries, keys, **sizes, dtype=one_of(F32, F16), sharp=one_of(0.0, 0.1, 1.0, 5.0))
         alpha = one_of(1.1, 1.5, 2.0, 1 + torch.rand(heads))
         options = one_of({}, {"is_causal": True}, {"lengths": torch.randint(keys + 1, (1,))})
         assert_same(given, alpha, enable_gqa=True, **options)
-    assert len(states) == 10
+    assert len(states) == 40
 
 
 @pytest.mark.parametrize("keys", [300, 700])  # in a list, and dense where scores are flat

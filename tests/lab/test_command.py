@@ -141,8 +141,8 @@ def changed(number, text):
     [
         (changed(1, "date,tmin_c,n_hours"), "line 1: no column tmax_c"),
         (changed(7, "2015-01-06,1.0,2.0"), "line 7: 3 fields where the header has 4"),
-        (changed(8, "2015-01-07,cold,2.0,24"), "line 8: 'cold' is not a finite number"),
-        (changed(9, "2015-01-08,nan,2.0,24"), "line 9: 'nan' is not a finite number"),
+        (changed(8, "2015-01-07,cold,2.0,24"), "line 8: tmin_c is 'cold', which is not a number"),
+        (changed(9, "2015-01-08,nan,2.0,24"), "line 9: tmin_c is 'nan'; it must be finite"),
         (changed(10, "2015-13-09,1.0,2.0,24"), "line 10: '2015-13-09' is not a date"),
         (changed(11, "2015-01-10,5.0,2.0,24"), "line 11: the lowest temperature, 5.0, is above the highest"),
         (changed(12, '2015-01-11,"1.0,2.0,24'), "line 12"),

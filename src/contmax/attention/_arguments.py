@@ -135,6 +135,8 @@ def checked_inputs(
     scale = None if scale is None else float(scale)  # while tracing, the scale may be symbolic
     if scale is not None and not math.isfinite(scale):
         raise ValueError(f"scale multiplies the scores and must be finite; got {scale}. Leave it out for 1/√d.")
+    if softcap is not None and not 0 < softcap < math.inf:
+        raise ValueError(f"softcap bounds the scores and must be positive; got {softcap}. Leave it out for no cap.")
     return Inputs(
         query,
         key,
@@ -145,7 +147,7 @@ def checked_inputs(
         checked_lengths(lengths, batch, query),
         key.shape[-2] - query.shape[-2] if is_causal else None,
         1 / math.sqrt(max(query.shape[-1], 1)) if scale is None else scale,
-        softcap=_checked_softcap(softcap),
+        softcap=None if softcap is None else float(softcap),
         sinks=None if sinks is None else _sinks_of_heads(sinks, query, heads),
     )
 
@@ -239,12 +241,6 @@ def _alpha_of_heads(alpha: float | Tensor, query: Tensor, heads: int) -> float |
     # Check α before moving it to the queries' device: reading a number from a GPU would wait for the GPU.
     checked = checked_alpha(alpha[:, None, None] if isinstance(alpha, Tensor) and alpha.dim() else alpha, query, -1)
     return beside(query, checked, "alpha").reshape(-1, 1, 1) if isinstance(checked, Tensor) else checked
-
-
-def _checked_softcap(softcap: float | None) -> float | None:
-    if softcap is not None and not 0 < softcap < math.inf:
-        raise ValueError(f"softcap bounds the scores and must be positive; got {softcap}. Leave it out for no cap.")
-    return None if softcap is None else float(softcap)
 
 
 def _sinks_of_heads(sinks: Tensor, query: Tensor, heads: int) -> Tensor:

@@ -42,8 +42,10 @@ def backend_of_attention(inputs: Inputs, dropout_p: float) -> Backend:
     is_wide = is_traced or not query.is_cpu
     backend = backend_of(query if is_wide else query.new_empty(0, dtype=wide_dtype(query.dtype)))
     if backend is Backend.TRITON:
+        fits = kernels.attention_fits(*inputs[:3])
         # Compare the number of queries last: torch.compile adds a guard for every size that is compared.
-        fits = kernels.attention_fits(*inputs[:3]) and (query.shape[-2] >= _FEWEST_QUERIES or _can_decode(inputs))
+        if fits and query.shape[-2] < _FEWEST_QUERIES:  # the decoding kernels have no gradients
+            fits = not _needs_gradient(inputs) and kernels.decoding_fits(*inputs[:3])
     elif backend is Backend.NUMBA and not is_traced:
         fits = 0 not in (*query.shape, *inputs.value.shape) and inputs.key.shape[-2] > _FEW_KEYS_ON_CPU
         if isinstance(alpha, Tensor):
@@ -101,11 +103,6 @@ def _in_batches(x: Tensor, inputs: Inputs) -> Tensor:
     """x (B, …) with the batch axes of the inputs."""
     batch = inputs.query.shape[:-3]
     return x if len(batch) == 1 else x.reshape(*batch, *x.shape[1:])
-
-
-def _can_decode(inputs: Inputs) -> bool:
-    """Whether the decoding kernels, which have no gradients, take these arguments."""
-    return not _needs_gradient(inputs) and kernels.decoding_fits(*inputs[:3])
 
 
 def _needs_gradient(inputs: Inputs) -> bool:

@@ -88,7 +88,9 @@ def _seen_and_asking(inputs: Inputs) -> tuple[Tensor | None, Tensor | None]:
     if line is not None:
         if inputs.diagonal is not None:
             line = F.pad(line[..., : inputs.diagonal + queries], (0, keys - 1 - inputs.diagonal))
-        seen = _both(seen, _any_in_window(line, queries))
+        # A key is seen if any of the numbers for its distances from the Q queries is; they are neighbours in the line.
+        counts = F.pad(line.cumsum(-1), (1, 0))
+        seen = _both(seen, counts[..., queries:] > counts[..., :-queries])
     return seen, asks
 
 
@@ -130,9 +132,3 @@ def _any(x: Tensor, dim: int) -> Tensor:
     if torch.compiler.is_compiling() or x.numel() == 0:
         return x.any(dim, keepdim=True)
     return x.amax(dim, keepdim=True)
-
-
-def _any_in_window(line: Tensor, size: int) -> Tensor:
-    """Whether any of line[i], …, line[i + size − 1] is true, for each i: (…, n) → (…, n − size + 1)."""
-    counts = F.pad(line.cumsum(-1), (1, 0))
-    return counts[..., size:] > counts[..., :-size]

@@ -58,11 +58,17 @@ def with_spans(
         begin, end, aligned = _in_packing(position, _checked_packing(cu_seqlens, inputs))
     if inputs.diagonal is not None:
         end = torch.minimum(end, aligned + 1)
-    left, right = _checked_window(window)
-    if left is not None:
-        begin = torch.maximum(begin, aligned - min(left, _FAR))
-    if right is not None:
-        end = torch.minimum(end, aligned + min(right, _FAR) + 1)
+    if window is not None:
+        is_pair = isinstance(window, Sequence) and len(window) == 2
+        if not is_pair or not all(x is None or (isinstance(x, int) and x >= 0) for x in window):
+            raise ValueError(
+                "window must be two numbers of keys, those that a query may attend before and after its own position, "
+                f"or None for all; got {window!r}. For a causal window of 512 keys pass is_causal=True, "
+                "window=(511, 0)."
+            )
+        left, right = window
+        begin = begin if left is None else torch.maximum(begin, aligned - min(left, _FAR))
+        end = end if right is None else torch.minimum(end, aligned + min(right, _FAR) + 1)
     mask = inputs.mask
     if block_mask is not None:
         # This import takes longer than most calls.
@@ -131,15 +137,3 @@ def _checked_packing(cu_seqlens: Tensor | tuple[Tensor, Tensor], inputs: Inputs)
             f"{both[1].shape[0] - 1}."
         )
     return Packing(*[beside(inputs.query, offsets.long().contiguous(), "cu_seqlens") for offsets in both])
-
-
-def _checked_window(window: tuple[int | None, int | None] | None) -> tuple[int | None, int | None]:
-    if window is None:
-        return None, None
-    is_pair = isinstance(window, Sequence) and len(window) == 2
-    if not is_pair or not all(x is None or (isinstance(x, int) and x >= 0) for x in window):
-        raise ValueError(
-            f"window must be two numbers of keys, those that a query may attend before and after its own position, or "
-            f"None for all; got {window!r}. For a causal window of 512 keys pass is_causal=True, window=(511, 0)."
-        )
-    return window

@@ -73,9 +73,18 @@ class MultivariateGaussianBasis(RadialBasis):
                 f"{tuple(covariance.shape)}."
             )
         self.event_dim, self._axes = centres.shape[1], None
-        # Kernels need row-major factors: convert LAPACK's column-major factors now instead of in every call.
         covariance = covariance.expand(len(centres), -1, -1)
-        tril = _checked_cholesky(covariance).contiguous()
+        tril, failed = torch.linalg.cholesky_ex(covariance)
+        if can_be_read(covariance):
+            skew = not torch.allclose(covariance, covariance.mT, rtol=1e-5, atol=0)
+            if bool(failed.any()) or skew:
+                raise ValueError(
+                    f"covariance_matrix must be symmetric and positive definite; {int((failed != 0).sum())} of "
+                    f"{len(covariance)} are not positive definite{', and some are not symmetric' if skew else ''}. "
+                    "Pass A @ A.T + 1e-6 * I."
+                )
+        # Kernels need row-major factors: convert LAPACK's column-major factors now instead of in every call.
+        tril = tril.contiguous()
         widths = {"fixed_tril": tril}
         if learnable:
             widths = {"tril_below": tril.tril(-1), "log_diagonal": tril.diagonal(dim1=-2, dim2=-1).log()}
@@ -277,18 +286,3 @@ def _counts(num_per_axis: int | Sequence[int], dim: int) -> list[int]:
     if len(counts) != dim:
         raise ValueError(f"num_per_axis must be one number or {dim}, one per axis; got {counts}.")
     return counts
-
-
-def _checked_cholesky(covariance: Tensor) -> Tensor:
-    """Cholesky factors L_j of Σ_j = L_j L_jᵀ, (K, N, N), after checks of Σ_j."""
-    tril: Tensor
-    tril, failed = torch.linalg.cholesky_ex(covariance)
-    if can_be_read(covariance):
-        skew = not torch.allclose(covariance, covariance.mT, rtol=1e-5, atol=0)
-        if bool(failed.any()) or skew:
-            raise ValueError(
-                f"covariance_matrix must be symmetric and positive definite; {int((failed != 0).sum())} of "
-                f"{len(covariance)} are not positive definite{', and some are not symmetric' if skew else ''}. "
-                "Pass A @ A.T + 1e-6 * I."
-            )
-    return tril

@@ -52,11 +52,16 @@ class PolynomialLaw(LineLaw):
         return self._value(0.5 * (1 - depth / self.reach).clamp(min=0))
 
     def depth(self, tail: Tensor) -> Tensor:
-        if self._degree == 0:
+        n = self._degree
+        if n == 0:
             return self.reach * (1 - 2 * tail)
         with torch.no_grad():
-            start = self._search(tail.detach())
-        root = implicit_root(start, lambda z: (self._value(z) - tail, self._slope(z)))
+            # Newton's method for ln tail, concave in ln z: steps from a start left of the root never pass it.
+            z = (tail / math.comb(2 * n + 1, n + 1)) ** (1 / (n + 1))
+            for _ in range(_NEWTON_STEPS):
+                value = self._value(z)
+                z = (z * torch.exp(torch.log(tail / value) * value / (z * self._slope(z)))).clamp(max=0.5)
+        root = implicit_root(z, lambda z: (self._value(z) - tail, self._slope(z)))
         return self.reach * (1 - 2 * root)
 
     def _value(self, z: Tensor) -> Tensor:
@@ -70,15 +75,6 @@ class PolynomialLaw(LineLaw):
     def _slope(self, z: Tensor) -> Tensor:
         n = self._degree
         return (2 * n + 1) * math.comb(2 * n, n) * (z * (1 - z)) ** n
-
-    def _search(self, tail: Tensor) -> Tensor:
-        """z by Newton's method for ln tail, concave in ln z: steps from a start left of the root never pass it."""
-        n = self._degree
-        z = (tail / math.comb(2 * n + 1, n + 1)) ** (1 / (n + 1))
-        for _ in range(_NEWTON_STEPS):
-            value = self._value(z)
-            z = (z * torch.exp(torch.log(tail / value) * value / (z * self._slope(z)))).clamp(max=0.5)
-        return z
 
 
 class GeneralLaw(LineLaw):

@@ -241,7 +241,14 @@ class Density(Distribution):
             )
         own = self._region()
         for owner, given in ((self, own), (other, region)):
-            _require_bounded(owner, given)
+            # Refuse an unbounded support, where boundedness is known without waiting for a device.
+            support = owner.support if isinstance(owner, Density) else None
+            endless = support is constraints.real or support is constraints.real_vector
+            if endless or (is_eager_cpu(given.bounded) and not bool(given.bounded.all())):
+                raise ValueError(
+                    f"{type(owner).__name__} has unbounded support; intersection over union compares sets of finite "
+                    "size. Pass a density with alpha > 1."
+                )
         dims = [1 if isinstance(given, Intervals) else given.center.shape[-1] for given in (own, region)]
         if dims[0] != dims[1]:
             raise ValueError(
@@ -315,17 +322,6 @@ class Density(Distribution):
     def _extra_repr(self) -> list[str]:
         """Parts of the repr that follow the batched tensors."""
         return []
-
-
-def _require_bounded(owner: object, region: Region) -> None:
-    """Refuse an unbounded support, where boundedness is known without waiting for a device."""
-    support = owner.support if isinstance(owner, Density) else None
-    endless = support is constraints.real or support is constraints.real_vector
-    if endless or (is_eager_cpu(region.bounded) and not bool(region.bounded.all())):
-        raise ValueError(
-            f"{type(owner).__name__} has unbounded support; intersection over union compares sets of finite size. "
-            "Pass a density with alpha > 1."
-        )
 
 
 def _brief(value: Tensor) -> str:

@@ -131,7 +131,13 @@ class Mixture(WeightedSum):
                 f"weights of batch shape {tuple(mixture_distribution.batch_shape)} do not broadcast to the batch shape "
                 f"{tuple(shape[:-1])} of the components. Pass Categorical with logits (..., K)."
             ) from None
-        self._logits = _logits_of(self.mixture_distribution)
+        if "probs" in vars(self.mixture_distribution):
+            # Torch's conversion to logits replaces a probability of zero by the epsilon of the dtype. Here its
+            # logarithm is −∞, with zero gradient.
+            dead = self.mixture_distribution.probs == 0
+            self._logits = torch.where(dead, -math.inf, torch.where(dead, 1.0, self.mixture_distribution.probs).log())
+        else:
+            self._logits = self.mixture_distribution.logits
         self.component_distribution = unchecked(component_distribution)
         super().__init__(shape[:-1], component_distribution.event_shape)
 
@@ -353,14 +359,3 @@ def _picked(table: Tensor, index: Tensor, event_dims: int = 0) -> Tensor:
     parts, *event = table.shape[table.ndim - 1 - event_dims :]
     where = index.reshape(index.shape + (1,) * (1 + event_dims)).expand(*index.shape, 1, *event)
     return table.expand(*index.shape, parts, *event).gather(index.ndim, where).squeeze(index.ndim)
-
-
-def _logits_of(weights: Categorical) -> Tensor:
-    """The logits, or the logarithms of given probabilities: −inf with zero gradient where a probability is zero.
-
-    Torch's conversion of probabilities to logits replaces zero by the epsilon of the dtype.
-    """
-    if "probs" not in vars(weights):
-        return weights.logits
-    dead = weights.probs == 0
-    return torch.where(dead, -math.inf, torch.where(dead, 1.0, weights.probs).log())

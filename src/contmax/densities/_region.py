@@ -298,7 +298,11 @@ def _ellipse_in(disk: EllipsoidRegion, other: EllipsoidRegion) -> tuple[Tensor, 
         x, y = _unit(angle).unbind(-1)
         return bend * x * y + pull[..., 1:] * x - pull[..., :1] * y
 
-    ends = _between_extrema(pull)
+    # Angles kπ/2 and the two with tan³θ = −bq/(ap), `pull` ∝ (ap, bq): g has at most one extremum between neighbours.
+    roots = pull.sign() * pull.abs() ** (1 / 3)
+    turn = torch.atan2(-roots[..., 1:], roots[..., :1]).remainder(math.pi)
+    quarters = torch.arange(5, dtype=pull.dtype, device=pull.device) * (math.pi / 2)
+    ends = torch.cat([quarters.expand(*pull.shape[:-1], 5), turn, turn + math.pi], -1).sort(-1).values
     for function in (slope, excess):
         start, stop = ends[..., :-1], ends[..., 1:]
         ends = torch.cat([ends, sign_change(function, start, stop, function(start) < 0)], -1).sort(-1).values
@@ -311,12 +315,3 @@ def _unit(angle: Tensor) -> Tensor:
     """(cos θ, sin θ), with exact zeros at multiples of π/2, where rounding could change the sign of g'."""
     point = torch.stack([angle.cos(), angle.sin()], -1)
     return torch.where(point.abs() < 4e-16, 0.0, point)
-
-
-def _between_extrema(pull: Float[Tensor, "*batch 2"]) -> Float[Tensor, "*batch 7"]:
-    """Angles kπ/2 and the two with tan³θ = −bq/(ap), ``pull`` ∝ (ap, bq): g has ≤ 1 extremum between neighbours."""
-    roots = pull.sign() * pull.abs() ** (1 / 3)
-    bend = torch.atan2(-roots[..., 1], roots[..., 0]).remainder(math.pi)
-    quarters = torch.arange(5, dtype=pull.dtype, device=pull.device) * (math.pi / 2)
-    quarters = quarters.expand(*pull.shape[:-1], 5)
-    return torch.cat([quarters, bend.unsqueeze(-1), bend.unsqueeze(-1) + math.pi], -1).sort(-1).values

@@ -41,25 +41,22 @@ class Scale:
     def mahalanobis_sq(self, offset: Float[Tensor, "*shape N"]) -> Float[Tensor, "..."]:
         """dᵀΣ⁻¹d for offsets d."""
         if self.dim <= _SUBSTITUTION_MAX:
-            return self._substitute(offset)
+            # Σᵢ yᵢ² for the solution y of Ly = d, row by row.
+            solved: list[Tensor] = []
+            total = torch.zeros((), dtype=offset.dtype, device=offset.device)
+            for i in range(self.dim):
+                rest = offset[..., i]
+                for j, y in enumerate(solved):
+                    rest = rest - self._factor[..., i, j] * y
+                solved.append(rest / self._factor[..., i, i])
+                total = total + solved[-1].square()
+            return total
         # Points that share an L become columns of one right-hand side, so that L is not copied for each point.
         batch = torch.broadcast_shapes(offset.shape[:-1], self.batch_shape)
         ndim = len(batch) - len(self.batch_shape)
         columns = offset.expand(*batch, self.dim).flatten(0, ndim - 1) if ndim else offset.expand(1, *batch, self.dim)
         white: Tensor = torch.linalg.solve_triangular(self._factor, columns.movedim(0, -1), upper=False)
         return white.square().sum(-2).movedim(-1, 0).reshape(batch)
-
-    def _substitute(self, offset: Tensor) -> Tensor:
-        """Σᵢ yᵢ² for the solution y of Ly = d, row by row."""
-        white: list[Tensor] = []
-        total = torch.zeros((), dtype=offset.dtype, device=offset.device)
-        for i in range(self.dim):
-            rest = offset[..., i]
-            for j, y in enumerate(white):
-                rest = rest - self._factor[..., i, j] * y
-            white.append(rest / self._factor[..., i, i])
-            total = total + white[-1].square()
-        return total
 
     def apply(self, white: Float[Tensor, "*shape N"]) -> Float[Tensor, "... N"]:
         """Lz for whitened vectors z."""

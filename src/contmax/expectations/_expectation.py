@@ -206,17 +206,16 @@ def canonical_jacobian(
     """
     # Autocast would round matrix products to half precision.
     with torch.autocast(density.loc.device.type, enabled=False):
-        return _on_the_line(density, basis) if isinstance(density, BetaGaussian) else _in_space(density, basis)
+        if not isinstance(density, BetaGaussian):
+            return _in_space(density, basis)
 
+        def by_theta(linear: Tensor, quadratic: Tensor, index: float | Tensor) -> Tensor:
+            return expectation(BetaGaussian.from_canonical(linear, quadratic, index, validate_args=False), basis)
 
-def _on_the_line(density: BetaGaussian, basis: Basis) -> tuple[Tensor, Tensor]:
-    def by_theta(linear: Tensor, quadratic: Tensor, index: float | Tensor) -> Tensor:
-        return expectation(BetaGaussian.from_canonical(linear, quadratic, index, validate_args=False), basis)
-
-    linear, quadratic = (theta.reshape(-1) for theta in density.canonical)
-    first, second = _jacobians(by_theta, linear, quadratic, density.alpha)
-    shape = (*density.batch_shape, basis.num_functions)
-    return first.reshape(shape), second.reshape(shape)
+        linear, quadratic = (theta.reshape(-1) for theta in density.canonical)
+        jacobians = _jacobians(by_theta, linear, quadratic, density.alpha)
+        first, second = (x.reshape(*density.batch_shape, basis.num_functions) for x in jacobians)
+        return first, second
 
 
 def _in_space(density: MultivariateBetaGaussian, basis: Basis) -> tuple[Tensor, Tensor]:

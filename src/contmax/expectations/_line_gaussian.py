@@ -138,7 +138,12 @@ def _place(loc: Tensor, half: Tensor, centre: Tensor, width: Tensor, k: float) -
     start = torch.where(narrow, -1.0, (-half - offset) / width)
     middle = torch.where(narrow, offset / half, 0.0)
     spread = torch.where(narrow, ratio, 1.0)
-    low, high = _nearest_window(start, end, middle, reach * spread)
+    # The part of the support where ψ_j's exponent is within c²/2 of its maximum; `cut` is c standard deviations.
+    cut = reach * spread
+    nearest = middle.maximum(start).minimum(end)
+    distance = (middle - nearest).abs()
+    extent = cut * cut / ((distance * distance + cut * cut).sqrt() + distance)
+    low, high = (nearest - extent).maximum(start), (nearest + extent).minimum(end)
     length = (high - low).unsqueeze(-1)
     unit = torch.where(narrow, 1.0, ratio).unsqueeze(-1)
     right = ((end - high).unsqueeze(-1) + length * (1 - position)) * unit
@@ -153,14 +158,6 @@ def _rule(like: Tensor) -> tuple[Tensor, Tensor]:
     """Gauss–Legendre nodes and weights on [0, 1], (q,) each."""
     nodes, weights = unit_gauss_legendre(20 if like.dtype == torch.float32 else 40, like.device)
     return nodes.to(like.dtype), weights.to(like.dtype)
-
-
-def _nearest_window(start: Tensor, end: Tensor, middle: Tensor, reach: Tensor) -> tuple[Tensor, Tensor]:
-    """The part of the support where ψ_j's exponent is within c²/2 of its maximum; `reach` is c standard deviations."""
-    nearest = middle.maximum(start).minimum(end)
-    distance = (middle - nearest).abs()
-    extent = reach * reach / ((distance * distance + reach * reach).sqrt() + distance)
-    return (nearest - extent).maximum(start), (nearest + extent).minimum(end)
 
 
 def _mass(z: Tensor, room: Tensor, k: float) -> Tensor:

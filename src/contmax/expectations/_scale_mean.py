@@ -211,19 +211,15 @@ def mean_near_one(form: Form, eta: float | Tensor) -> Tensor:
     angle = angle.view(_NODES, *(1,) * like.dim())
     nodes = Complex(1 + _RADIUS * angle.cos(), _RADIUS * angle.sin())
     real, imaginary = torch.zeros_like(angle), torch.zeros_like(angle)
-    for m, moment in enumerate(_moments(eta)):
+    # E[(s − 1)ᵐ] for m = 0, …, _MOMENTS.
+    moments: list[float | Tensor] = [1.0, -eta]
+    for m in range(1, _MOMENTS):
+        moments.append(-eta * (m * moments[m - 1] + (m + 1) * moments[m]))
+    for m, moment in enumerate(moments):
         # Nodes are on the upper half; the weights also count the lower half, by symmetry.
         share = moment * (_RADIUS**-m / _NODES)
         real, imaginary = real + share * (m * angle).cos(), imaginary - share * (m * angle).sin()
     return form.integrate(nodes, Complex(real, imaginary), 0.0)[0]
-
-
-def _moments(eta: float | Tensor) -> list[float | Tensor]:
-    """E[(s − 1)ᵐ] for m = 0, …, _MOMENTS."""
-    moments: list[float | Tensor] = [1.0, -eta]
-    for m in range(1, _MOMENTS):
-        moments.append(-eta * (m * moments[m - 1] + (m + 1) * moments[m]))
-    return moments
 
 
 def scale_nodes(gaussian: Form, order: float | Tensor, single: bool) -> tuple[Complex, Complex]:
@@ -318,7 +314,11 @@ def stirling_factor(order: float | Tensor) -> float | Tensor:
         A number for a number, a differentiable tensor for a tensor.
     """
     if not isinstance(order, Tensor):
-        return _stirling_number(order)
+        size = abs(order)
+        log = sum(c / size ** (2 * j + 1) for j, c in enumerate(_STIRLING_SERIES))
+        if size < _STIRLING:
+            log = math.lgamma(size) + size - (size - 0.5) * math.log(size) - 0.5 * math.log(2 * math.pi)
+        return math.exp(math.copysign(1, order) * log)
     x = order.abs()
     large = x >= _STIRLING
     inverse = 1 / torch.where(large, x, _STIRLING)
@@ -329,11 +329,3 @@ def stirling_factor(order: float | Tensor) -> float | Tensor:
     small = torch.where(large, 1.0, x)
     direct = torch.lgamma(small) + small - (small - 0.5) * small.log() - 0.5 * math.log(2 * math.pi)
     return (torch.where(large, series * inverse, direct) * order.sign()).exp()
-
-
-def _stirling_number(order: float) -> float:
-    size = abs(order)
-    log = sum(c / size ** (2 * j + 1) for j, c in enumerate(_STIRLING_SERIES))
-    if size < _STIRLING:
-        log = math.lgamma(size) + size - (size - 0.5) * math.log(size) - 0.5 * math.log(2 * math.pi)
-    return math.exp(math.copysign(1, order) * log)

@@ -133,7 +133,10 @@ def entmax_map(
 ) -> Tensor:
     """p̂ along `dim` for checked arguments, in `dtype`; `weights` are masses w of the points, so that Σ w p = 1."""
     if weights is None and isinstance(alpha, float) and alpha == 1:
-        return in_dtype(_softmax_or_zeros(scores, dim), dtype or scores.dtype)
+        # Cotangents at scores of −inf have no effect, even NaN; a slice of such scores gives zeros.
+        masked = scores == -torch.inf
+        p = torch.softmax(scores.masked_fill(masked.all(dim, keepdim=True), 0), dim).masked_fill(masked, 0)
+        return in_dtype(p, dtype or scores.dtype)
     backend = backend_of_map(scores, alpha)
     if backend is Backend.TORCH and scores.dtype in HALF_PRECISION:
         scores = widened_scores(scores)
@@ -146,18 +149,9 @@ def entmax_map(
         mask = axis_last(mask.expand(scores.shape), dim)
     x, index = axis_last(scores, dim), alpha_of_rows(alpha, scores, dim)
     to = dtype if dtype is not None and backend is Backend.TRITON else scores.dtype
-    p: Tensor = apply(_Entmax, x, index, mask, weights, to, backend)
+    p = apply(_Entmax, x, index, mask, weights, to, backend)
     p = p if x is scores else p.movedim(-1, dim)
     return in_dtype(p, dtype or p.dtype)
-
-
-def _softmax_or_zeros(scores: Tensor, dim: int) -> Tensor:
-    """torch.softmax, with zeros and zero gradient for slices whose scores are all −inf.
-
-    Cotangents at scores of −inf have no effect, even NaN.
-    """
-    masked = scores == -torch.inf
-    return torch.softmax(scores.masked_fill(masked.all(dim, keepdim=True), 0), dim).masked_fill(masked, 0)
 
 
 def _apply(

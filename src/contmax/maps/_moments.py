@@ -50,7 +50,13 @@ def moments(
     on_line = (grid is None or len(grid) == 1) and positions.shape[-1:] == weights.shape[-1:]
     on_line = on_line and positions.dim() <= weights.dim()
     points = positions.unsqueeze(-1) if on_line else positions
-    _check(weights, positions, points, grid)
+    length = weights.shape[-1]
+    if points.dim() < 2 or points.shape[-2] != length or (grid is not None and len(grid) != points.shape[-1]):
+        where = "" if grid is None else f" and a grid of {len(grid)} axes"
+        raise ValueError(
+            f"positions of shape {tuple(positions.shape)} do not fit weights of shape {tuple(weights.shape)}{where}: "
+            f"pass (L,) or (*batch, L) on the line, (L, N) or (*batch, L, N) in N dimensions, with L = {length}."
+        )
     dtype = common_dtype(weights.dtype, positions.dtype)
     wide = wide_dtype(dtype)
     p, points = in_dtype(weights.unsqueeze(-1), wide), in_dtype(points, wide)
@@ -76,13 +82,3 @@ def _cell_spread(p: Tensor, grid: tuple[int, ...] | None, mask: Tensor | None, m
     sizes = grid if grid is not None else (length ** (1 / dim),) * dim
     # Fill on the device: a tensor made from a list would be copied to the device while the host waits.
     return torch.stack([mean.new_full((), 1 / (12 * n * n)) for n in sizes]).expand_as(mean)
-
-
-def _check(weights: Tensor, positions: Tensor, points: Tensor, grid: tuple[int, ...] | None) -> None:
-    length = weights.shape[-1]
-    if points.dim() < 2 or points.shape[-2] != length or (grid is not None and len(grid) != points.shape[-1]):
-        where = "" if grid is None else f" and a grid of {len(grid)} axes"
-        raise ValueError(
-            f"positions of shape {tuple(positions.shape)} do not fit weights of shape {tuple(weights.shape)}{where}: "
-            f"pass (L,) or (*batch, L) on the line, (L, N) or (*batch, L, N) in N dimensions, with L = {length}."
-        )

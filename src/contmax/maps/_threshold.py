@@ -41,7 +41,11 @@ def newton_normaliser(shifted: Tensor, alpha: float | Tensor, weights: Tensor | 
     Returns:
         A with size 1 along the last axis; 0 in slices without any finite score.
     """
-    normaliser = _left_end(shifted, alpha, weights)
+    normaliser = torch.zeros_like(shifted[..., :1])
+    if weights is not None:
+        # The maximum alone, of weight w, has mass 1 at A = −log_{2−α}(1/w); w = 1 where nothing may be attended.
+        weight = torch.where(shifted == 0, weights, 0).amax(-1, keepdim=True)
+        normaliser = -log_beta(1 / torch.where(weight > 0, weight, 1), 2 - alpha)
     eager = is_eager_cpu(shifted, alpha, weights)
     info = torch.finfo(shifted.dtype)
     for _ in range(_MOST_STEPS if eager else _FIXED_STEPS[shifted.dtype]):
@@ -59,15 +63,6 @@ def newton_normaliser(shifted: Tensor, alpha: float | Tensor, weights: Tensor | 
         if eager and not bool((normaliser - previous > 4 * info.eps * (1 + normaliser.abs())).any()):
             break
     return normaliser
-
-
-def _left_end(shifted: Tensor, alpha: float | Tensor, weights: Tensor | None) -> Tensor:
-    """A at which the maximum alone, of weight w, has mass 1, so the total ≥ 1: −log_{2−α}(1/w), 0 without weights."""
-    if weights is None:
-        return torch.zeros_like(shifted[..., :1])
-    # The largest weight among the maxima; 1 where nothing may be attended.
-    weight = torch.where(shifted == 0, weights, 0).amax(-1, keepdim=True)
-    return -log_beta(1 / torch.where(weight > 0, weight, 1), 2 - alpha)
 
 
 def deformed_exp(v: Tensor, epsilon: float | Tensor) -> Tensor:

@@ -120,10 +120,15 @@ class ContinuousAttention(AlphaModule):
         grid = self.grid if grid is None and positions is None else grid
         if density is None:
             check_keys(keys, values)
+            if self.head is None:
+                raise ValueError(
+                    "No density was given and the module has no head. Make it with embed_dim=…, the channels of the "
+                    "values, to learn where to look; or pass a density, or (loc, scale)."
+                )
             looked_at = values if keys is None else keys
-            density = self._from_head(
-                looked_at, alpha=self.alpha, query=query, positions=positions, grid=grid, mask=mask
-            )
+            density = self.head(looked_at, alpha=self.alpha, query=query, positions=positions, grid=grid, mask=mask)
+            if not isinstance(density, Distribution):
+                raise TypeError(f"A head must return a density; got {type(density).__name__} from {self.head}.")
         elif isinstance(density, tuple):
             if positions is None and mask is None and triton_runs_on(values):
                 context = fused_context(values, density, self.basis, grid, self.penalty, self.alpha)
@@ -143,18 +148,6 @@ class ContinuousAttention(AlphaModule):
             kinds = ", ".join(type(part).__name__ for part in pair)
             raise TypeError(f"density must be a Distribution or a pair of tensors (loc, scale); got ({kinds}).")
         return density_of_scale(pair[0], pair[1], self.alpha, self.basis.event_dim)
-
-    def _from_head(self, values: Tensor, **context: Any) -> Distribution:
-        """The density that the head returns."""
-        if self.head is None:
-            raise ValueError(
-                "No density was given and the module has no head. Make it with embed_dim=…, the channels of the "
-                "values, to learn where to look; or pass a density, or (loc, scale)."
-            )
-        density = self.head(values, **context)
-        if not isinstance(density, Distribution):
-            raise TypeError(f"A head must return a density; got {type(density).__name__} from {self.head}.")
-        return density
 
 
 class CombinedAttention(ShownModule):

@@ -239,7 +239,11 @@ class MultiheadContinuousAttention(AlphaModule):
             values: H; `positions`, `grid`, `mask` and `need_density` as in :class:`ContinuousAttention`.
             value: the former name of `values`.
         """
-        values = _renamed(values, value)
+        if value is not None and values is None:
+            warnings.warn("value= is now called values=, as in the other modules.", DeprecationWarning, stacklevel=2)
+            values = value
+        elif values is None or value is not None:
+            raise TypeError("forward() takes the values once, by position or as values=….")
         check_values(query, self.embed_dim, "query")
         check_values(values, self.vdim, "values")
         grid = self.grid if grid is None and positions is None else grid
@@ -250,19 +254,16 @@ class MultiheadContinuousAttention(AlphaModule):
         queries = query
         for step in range(self.num_steps):
             density = self._density(queries, keys)
-            output = self._output(expectation(density, self.basis), contents, query.dtype)
+            r = expectation(density, self.basis)
+            # Large terms cancel in E_p[V]: use at least float32.
+            with without_autocast(r):
+                mixed = in_dtype(in_dtype(r, contents.dtype) @ contents, query.dtype)
+            output = self.output_projection(self.dropout(mixed.transpose(1, 2).flatten(2)))
             if mask is not None:
                 output = torch.where(mask.any(-1)[..., None, None], output, 0)
             if step + 1 < self.num_steps:
                 queries = queries + output
         return output, density if need_density else None
-
-    def _output(self, r: Tensor, contents: Tensor, dtype: torch.dtype) -> Tensor:
-        """The output, (B, Q, E), from r = E_p[ψ] of all heads. Large terms cancel in E_p[V]: use at least float32."""
-        with without_autocast(r):
-            mixed = in_dtype(in_dtype(r, contents.dtype) @ contents, dtype)
-        output: Tensor = self.output_projection(self.dropout(mixed.transpose(1, 2).flatten(2)))
-        return output
 
     def _density(self, query: Tensor, keys: Tensor) -> Distribution:
         """Densities of batch shape (B, H, Q) for queries (B, Q, E) and keys at the anchors (B, H, A, d)."""
@@ -281,16 +282,6 @@ class MultiheadContinuousAttention(AlphaModule):
         parts = density_of_moments(mean, covariance, alpha, dim)
         logits = wide_linear(self.component_logits, query).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
         return Mixture(Categorical(logits=logits, validate_args=False), parts)
-
-
-def _renamed(values: Tensor | None, value: Tensor | None) -> Tensor:
-    """The values, passed as `values` or by the former name `value`."""
-    if value is not None and values is None:
-        warnings.warn("value= is now called values=, as in the other modules.", DeprecationWarning, stacklevel=3)
-        return value
-    if values is None or value is not None:
-        raise TypeError("forward() takes the values once, by position or as values=….")
-    return values
 
 
 def _spread_over_cube(count: int, dim: int) -> Tensor:

@@ -179,11 +179,6 @@ def _log_ratio_value(y: Tensor, c: Tensor) -> Tensor:
     return torch.log(torch.expm1(-size) / -size) - x.clamp(max=0)
 
 
-def _log_ratio_slope(y: Tensor, c: Tensor) -> Tensor:
-    """d/dc of :func:`_log_ratio`."""
-    return -y * mean_u_exp(-c * y) / expm1_over(-c * y)
-
-
 def _smaller_tail(
     y: Tensor, a: float, c: Tensor, ratio: _Function = _log_ratio, factor: _Function | None = None
 ) -> tuple[Tensor, Tensor]:
@@ -300,7 +295,8 @@ def _slopes(
     in_y = end / y if wanted[0] else None
     if not any(wanted[1:]):
         return in_y, None, None, None
-    is_lower, integral = _smaller_tail(y, a, c, factor=_log_ratio_slope)
+    # The factor is the derivative of `_log_ratio` in c.
+    is_lower, integral = _smaller_tail(y, a, c, factor=lambda y, c: -y * mean_u_exp(-c * y) / expm1_over(-c * y))
     in_c = torch.where(is_lower, end, -end) * (a - 1) * integral
     return in_y, None, in_c, torch.where(is_lower, -lower, upper)
 

@@ -129,7 +129,10 @@ def predict_on_box(score: Score, domain: Box, alpha: float | int | Tensor) -> "B
     form = UnitMeasure.of(values, domain.volume.double(), index)
     scaled = form.scaled(values)
     interpolant = Interpolant.through(scaled, domain.dimension, domain.nodes_per_cell)
-    start = normalizer_on_nodes(scaled.detach(), _sample_weights(domain), index.detach())
+    _, gauss = gauss_legendre(domain.nodes_per_cell, domain.low.device)
+    axis = (gauss / (2 * domain.resolution)).repeat(domain.resolution)
+    weights = torch.cartesian_prod(*[axis] * domain.dimension).reshape(-1, domain.dimension).prod(-1)
+    start = normalizer_on_nodes(scaled.detach(), weights, index.detach())
     check = BoxCheck(domain, form.detach(), interpolant.detach(), dtype)
     looked_at = not isinstance(score, Tensor) and is_eager_cpu(values, index)
     between = check.read_all_over(score) if looked_at else None
@@ -167,13 +170,6 @@ def _solved(
 
     normalizer = carry_gradient(refitted, solution, interpolant.table, alpha)
     return normalizer, fit_rule(interpolant, ends, normalizer, alpha), ends
-
-
-def _sample_weights(domain: Box) -> Float[Tensor, "n"]:
-    """Gauss weights of the domain's nodes, scaled to have the sum 1."""
-    _, rule = gauss_legendre(domain.nodes_per_cell, domain.low.device)
-    axis = (rule / (2 * domain.resolution)).repeat(domain.resolution)
-    return torch.cartesian_prod(*[axis] * domain.dimension).reshape(-1, domain.dimension).prod(-1)
 
 
 class BoxPrediction(ContinuousPrediction):

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from contmax._typing import Bool, Float
 from contmax.deformed import exp_beta
@@ -247,7 +248,11 @@ def _too_coarse(view: View, noise: Noise, chosen: Bool[Tensor, "C"]) -> Bool[Ten
     """Whether to halve each chosen cell, because a score of the batch, its extrema or its density is not resolved."""
     alpha, normalizer = view.form.alpha, view.normalizer
     coefficients = legendre_coefficients(view.scores)
-    gap = _gaps(coefficients, view.alive)[..., chosen]
+    # The larger jump of the interpolant at the two edges of each cell shows bends between the edge and the nodes.
+    even, odd = coefficients[..., ::2].sum(-1), coefficients[..., 1::2].sum(-1)
+    jump = ((even - odd)[..., 1:] - (even + odd)[..., :-1]).abs()
+    jump = torch.where(view.alive[..., 1:] & view.alive[..., :-1], jump, 0)
+    gap = torch.maximum(F.pad(jump, (1, 0)), F.pad(jump, (0, 1)))[..., chosen]
     values, scores, coefficients = (field[..., chosen, :] for field in (view.values, view.scores, coefficients))
     alive, left, right = view.alive[..., chosen], view.left[chosen], view.right[chosen]
     length, reach = right - left, torch.maximum(noise.points(left), noise.points(right))
@@ -275,11 +280,3 @@ def _too_coarse(view: View, noise: Noise, chosen: Bool[Tensor, "C"]) -> Bool[Ten
     edge = known.any(-1) & (length > noise.scores * reach)
     split = torch.where(alive, may_live & (rough | torn | folded) | peaked, edge)
     return split.flatten(0, -2).any(0) if split.dim() > 1 else split
-
-
-def _gaps(coefficients: Float[Tensor, "*batch C q"], alive: Bool[Tensor, "*batch C"]) -> Float[Tensor, "*batch C"]:
-    """Larger jump of the interpolant at the two edges of each cell: it shows bends between the edge and the nodes."""
-    even, odd = coefficients[..., ::2].sum(-1), coefficients[..., 1::2].sum(-1)
-    jump = ((even - odd)[..., 1:] - (even + odd)[..., :-1]).abs()
-    jump = torch.where(alive[..., 1:] & alive[..., :-1], jump, 0)
-    return torch.maximum(torch.nn.functional.pad(jump, (1, 0)), torch.nn.functional.pad(jump, (0, 1)))

@@ -131,7 +131,12 @@ def plot_series_attention(
     member = None if density is None else line_members(density, index, ())[0]
     drawn = axes_for(ax)
     if series is not None:
-        _draw_series(drawn, where, series)
+        order = where.argsort(stable=True)
+        # A single observation has no line; mark it by a dot.
+        marker = "." if len(where) == 1 else ""
+        ink = require_matplotlib().rcParams["text.color"]
+        drawn.plot(where[order].numpy(), series[order].numpy(), color=ink, alpha=0.35, linewidth=0.8, marker=marker)
+        _hide_height(drawn)
     if shares is not None or member is not None:
         _draw_attention(drawn if series is None else drawn.twinx(), where, shares, member, (low, high), color)
     drawn.set_xlim(low, high)
@@ -230,21 +235,17 @@ def ellipse_patch(ellipse: MassEllipse, color: Any, *, halo: bool = False) -> An
     )
 
 
-def _draw_series(ax: Any, where: Tensor, series: Tensor) -> None:
-    order = where.argsort(stable=True)
-    # A single observation has no line; mark it by a dot.
-    marker = "." if len(where) == 1 else ""
-    ink = require_matplotlib().rcParams["text.color"]
-    ax.plot(where[order].numpy(), series[order].numpy(), color=ink, alpha=0.35, linewidth=0.8, marker=marker)
-    _hide_height(ax)
-
-
 def _draw_attention(
     ax: Any, where: Tensor, shares: Tensor | None, member: Any, span: tuple[float, float], color: Any
 ) -> None:
     chosen, top = next_color(ax, color), 0.0
     if shares is not None:
-        edges, mass = _cells(where, shares, span)
+        # Cells around the distinct times end halfway between neighbours.
+        times, which = where.unique(return_inverse=True)
+        mass = torch.zeros_like(times).index_add(0, which, shares)
+        ends = torch.tensor(span, dtype=torch.float64)
+        low, high = torch.minimum(ends[:1], times[:1]), torch.maximum(ends[1:], times[-1:])
+        edges = torch.cat([low, (times[1:] + times[:-1]) / 2, high])
         widths = edges.diff()
         heights = torch.where(widths > 0, mass / widths, 0.0)
         middles = (edges[1:] + edges[:-1]) / 2
@@ -254,15 +255,6 @@ def _draw_attention(
         top = max(top, draw_curve(ax, member, *span, chosen))
     ax.set_ylim(0, 1.15 * (top or 1.0))
     _hide_height(ax)
-
-
-def _cells(where: Tensor, shares: Tensor, span: tuple[float, float]) -> tuple[Float[Tensor, "n+1"], Float[Tensor, "n"]]:
-    """Edges of cells around the distinct times, halfway between neighbours, and the total weight of each cell."""
-    times, which = where.unique(return_inverse=True)
-    mass = torch.zeros_like(times).index_add(0, which, shares)
-    ends = torch.tensor(span, dtype=torch.float64)
-    low, high = torch.minimum(ends[:1], times[:1]), torch.maximum(ends[1:], times[-1:])
-    return torch.cat([low, (times[1:] + times[:-1]) / 2, high]), mass
 
 
 def _hide_height(ax: Any) -> None:

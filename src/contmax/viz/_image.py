@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
-from contmax.viz._arguments import Index, axes_for, checked_weights, require_something, scaled
+from contmax.viz._arguments import Index, axes_for, checked_weights, require_matplotlib, require_something, scaled
 from contmax.viz._density import draw_contours, ellipse_patch
 from contmax.viz._page import LEVELS, HtmlPage, levels, numbers, page, percent
 from contmax.viz._plane import MassEllipse, grid_heights, mass_ellipses
@@ -109,7 +109,10 @@ def plot_image_attention(
         grey = {"cmap": "gray", "vmin": 0, "vmax": 1} if pixels.dim() == 2 else {}
         drawn.imshow(pixels.numpy(), extent=(0, 1, 1, 0), alpha=image_alpha, **grey)
     if cells is not None:
-        drawn.imshow(_coloured(cells, color, weight_alpha), extent=(0, 1, 1, 0), aspect=drawn.get_aspect())
+        squares = torch.tensor(require_matplotlib("matplotlib.colors").to_rgba(color)).repeat(*cells.shape, 1)
+        # The square root makes small weights visible beside large weights.
+        squares[..., 3] = weight_alpha * scaled(cells.flatten()).sqrt().reshape(cells.shape)
+        drawn.imshow(squares.numpy(), extent=(0, 1, 1, 0), aspect=drawn.get_aspect())
     for ellipse in (ellipse for member in ellipses or () for ellipse in member):
         # Positions are (row, column), pictures (x, y).
         drawn.add_patch(ellipse_patch(ellipse.swapped(), color, halo=bool(drawn.images)))
@@ -246,15 +249,6 @@ def _cells(cells: Tensor, height: float, name: str) -> str:
         for level, found in sorted(squares.items())
     )
     return f'<g class="{name}" transform="{_scale(rows, columns, height)}">{paths}</g>'
-
-
-def _coloured(cells: Tensor, color: Any, opacity: float) -> Any:
-    from matplotlib.colors import to_rgba
-
-    squares = torch.tensor(to_rgba(color)).repeat(*cells.shape, 1)
-    # The square root makes small weights visible beside large weights.
-    squares[..., 3] = opacity * scaled(cells.flatten()).sqrt().reshape(cells.shape)
-    return squares.numpy()
 
 
 def _pixels(image: Any) -> Tensor:

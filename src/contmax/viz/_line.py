@@ -59,7 +59,16 @@ class LineMember:
         if not isinstance(region, Intervals):
             return []
         ends = (self._of(end.movedim(-1, 0)).tolist() for end in (region.low, region.high))
-        return _merged(list(zip(*ends, strict=True)))
+        joined: list[tuple[float, float]] = []
+        for low, high in sorted((low, high) for low, high in zip(*ends, strict=True) if low < high):
+            if not (math.isfinite(low) and math.isfinite(high)):
+                return []
+            # Intervals that touch are one.
+            if joined and low <= joined[-1][1]:
+                joined[-1] = (joined[-1][0], max(high, joined[-1][1]))
+            else:
+                joined.append((low, high))
+        return joined
 
     @torch.no_grad()
     def view(self) -> tuple[float, float]:
@@ -104,13 +113,11 @@ class LineMember:
             parts = 32  # midpoint rule
             inner = edges[:-1, None] + edges.diff()[:, None] * (torch.arange(parts) + 0.5) / parts
             mass = self.heights(inner.flatten()).reshape(-1, parts).mean(-1) * edges.diff()
-        return torch.where(self._overlap(edges) > _TOUCH * edges.diff(), drawable(mass, self.density), 0.0)
-
-    def _overlap(self, edges: Tensor) -> Tensor:
-        """The length of the support between neighbouring edges."""
         stretches = self.stretches() or [(-math.inf, math.inf)]
-        parts = [edges[1:].clamp(max=end) - edges[:-1].clamp(min=start) for start, end in stretches]
-        return torch.stack(parts).clamp(min=0).sum(0)
+        shared = [edges[1:].clamp(max=end) - edges[:-1].clamp(min=start) for start, end in stretches]
+        # The length of the support between neighbouring edges.
+        overlap = torch.stack(shared).clamp(min=0).sum(0)
+        return torch.where(overlap > _TOUCH * edges.diff(), drawable(mass, self.density), 0.0)
 
     def holds(self, points: Float[Tensor, "n"]) -> Tensor:
         """Whether each point lies in the support; True everywhere if the support is unbounded."""
@@ -136,19 +143,6 @@ def line_members(density: Distribution, index: Index = (), shape: tuple[int, ...
         )
     wide = unchecked(density, torch.float64)
     return [LineMember(wide, place) for place in places]
-
-
-def _merged(intervals: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Non-empty intervals from left to right, joined where they touch; [] if any is unbounded."""
-    joined: list[tuple[float, float]] = []
-    for low, high in sorted(interval for interval in intervals if interval[0] < interval[1]):
-        if not (math.isfinite(low) and math.isfinite(high)):
-            return []
-        if joined and low <= joined[-1][1]:
-            joined[-1] = (joined[-1][0], max(high, joined[-1][1]))
-        else:
-            joined.append((low, high))
-    return joined
 
 
 @dataclass(frozen=True)

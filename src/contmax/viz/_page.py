@@ -119,25 +119,22 @@ def page(title: str, body: str, data: str, rules: str, script: str, height: int)
         height: height of the frame in a notebook, in pixels.
     """
     script = _SCRIPT + script
+    # Classes l1 … l9 shade with the first colour, d1 … d9 underline with the second colour.
+    shades = "".join(
+        f".l{level} {{ background: rgb(var(--first) / {_FULLEST * level / LEVELS:.2f}); }}\n"
+        f".d{level} {{ box-shadow: inset 0 -.28em rgb(var(--second) / {0.15 + 0.85 * level / LEVELS:.2f}); }}\n"
+        for level in range(1, LEVELS + 1)
+    )
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
     return HtmlPage(
         f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n<title>{escaped(title)}</title>\n'
-        f"<style>\n{page_colours()}{_RULES}{_shades()}{rules}</style>\n</head>\n<body>\n<main>\n"
+        f"<style>\n{page_colours()}{_RULES}{shades}{rules}</style>\n</head>\n<body>\n<main>\n"
         f'<h1>{escaped(title)}</h1>\n{body}\n<script type="application/json" id="data">{{{data}}}</script>\n</main>\n'
         f"<script>{script}</script>\n</body>\n</html>\n",
         height,
-    )
-
-
-def _shades() -> str:
-    """CSS classes: l1 … l9 shade with the first colour, d1 … d9 underline with the second colour."""
-    return "".join(
-        f".l{level} {{ background: rgb(var(--first) / {_FULLEST * level / LEVELS:.2f}); }}\n"
-        f".d{level} {{ box-shadow: inset 0 -.28em rgb(var(--second) / {0.15 + 0.85 * level / LEVELS:.2f}); }}\n"
-        for level in range(1, LEVELS + 1)
     )
 
 

@@ -174,6 +174,9 @@ def text_attention_html(
         f"<b{shaded(first, second)}>{escaped(word)}</b>"
         for word, first, second in zip(words, levels(main), levels(under), strict=True)
     )
+    legend = f"Shade: {'weight of a token' if member is None else 'share of the density in a token'}. Grey: none."
+    if shares is not None and member is not None:
+        legend = "Shade: weight of a token. Underline: its share of the density. Grey: neither."
     body = (
         f"<p>{count:,} tokens, {attended:,} of them attended. {most_attended(words, main)}</p>\n"
         f'<div class="top">\n{_strip(shares, member)}\n'
@@ -182,7 +185,7 @@ def text_attention_html(
         f'aria-describedby="keys">{written}</div>\n'
         '<p id="keys"><kbd>←</kbd> <kbd>→</kbd> token by token, <kbd>↑</kbd> <kbd>↓</kbd> to the next that is '
         "attended, <kbd>m</kbd> to the most attended, <kbd>Home</kbd> <kbd>End</kbd>. "
-        f"{_legend(shares, member)}</p>"
+        f"{legend}</p>"
     )
     return page(title, body, data, _RULES, _SCRIPT, height=min(260 + 2 * count, 520))
 
@@ -191,13 +194,6 @@ def _row(attention: TokenAttention) -> tuple[Tensor | None, LineMember | None]:
     """Weights (L,) and density of the only row of attention over a text."""
     weights, densities = attention.weights, attention.densities
     return None if weights is None else weights[0], None if densities is None else densities[0]
-
-
-def _legend(shares: Tensor | None, member: LineMember | None) -> str:
-    if shares is not None and member is not None:
-        return "Shade: weight of a token. Underline: its share of the density. Grey: neither."
-    what = "weight of a token" if member is None else "share of the density in a token"
-    return f"Shade: {what}. Grey: none."
 
 
 def _strip(shares: Tensor | None, member: LineMember | None) -> str:

@@ -30,7 +30,14 @@ class _Session:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the suites that were named, or all of them."""
-    parser = _parser()
+    names, gpu_names = (", ".join(suite.name for suite in suites) for suites in (SUITES, GPU_SUITES))
+    parser = argparse.ArgumentParser(prog="python -m contmax_lab.bench", description="Measure contmax and its peers.")
+    help_ = f"one of: {names}; with --device cuda: {gpu_names} (default: all)"
+    parser.add_argument("suites", nargs="*", metavar="SUITE", help=help_)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="where to measure (default: cpu)")
+    where = f"folder for SUITE.json, or gpu-SUITE.json (default: {_STANDARD_OUTPUT})"
+    parser.add_argument("--output", type=Path, help=where)
+    parser.add_argument("--quick", action="store_true", help="small inputs, few repeats; stores only where told to")
     options = parser.parse_args(arguments)
     on_gpu = options.device == "cuda"
     known = {suite.name: suite for suite in (GPU_SUITES if on_gpu else SUITES)}
@@ -45,18 +52,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         session = _Session(on_gpu, QUICK if options.quick else thorough, record(), output)
         for name in options.suites or known:
             _run(known[name], session)
-
-
-def _parser() -> argparse.ArgumentParser:
-    names, gpu_names = (", ".join(suite.name for suite in suites) for suites in (SUITES, GPU_SUITES))
-    parser = argparse.ArgumentParser(prog="python -m contmax_lab.bench", description="Measure contmax and its peers.")
-    help_ = f"one of: {names}; with --device cuda: {gpu_names} (default: all)"
-    parser.add_argument("suites", nargs="*", metavar="SUITE", help=help_)
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="where to measure (default: cpu)")
-    where = f"folder for SUITE.json, or gpu-SUITE.json (default: {_STANDARD_OUTPUT})"
-    parser.add_argument("--output", type=Path, help=where)
-    parser.add_argument("--quick", action="store_true", help="small inputs, few repeats; stores only where told to")
-    return parser
 
 
 def _run(suite: Suite, session: _Session) -> None:

@@ -3,20 +3,19 @@
 Bytes are those of keys and values. Softmax reads all of them; entmax reads all keys, and values where there is weight.
 """
 
-import contextlib
+import functools
 import math
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.functional import scaled_dot_product_attention
+from torch.nn.attention import SDPBackend
 
 import contmax
 from contmax_lab.bench._figure import Figure, gpu_suite
 from contmax_lab.bench._measuring import Clock, Effort, percentiles
-from contmax_lab.bench._work import device_ratio, relative_error
+from contmax_lab.bench._work import checked, device_ratio, relative_error, softmax_attention
 
 _TIME = "bfloat16, one token: device time / scaled_dot_product_attention"
 _BYTES = "bfloat16, one token: gigabytes of keys and values read per second"
@@ -60,19 +59,27 @@ def decode_figures(effort: Effort, clock: Clock) -> Iterator[Figure]:
 
 
 def _beside_softmax(case: _Case, kind: str, clock: Clock, effort: Effort) -> Iterator[Figure]:
-    query, key, value = _drawn(case, kind, clock.device)
+    generator = torch.Generator(clock.device).manual_seed(0)
+    query, key, value = (
+        torch.randn(size, device=clock.device, dtype=torch.bfloat16, generator=generator)
+        for size in (
+            (case.batch, case.heads, 1, case.channels),
+            *2 * [(case.batch, case.groups, case.keys, case.channels)],
+        )
+    )
+    query = _KINDS[kind] * query
     target = {"random": case.random_at_most, "flat": case.flat_at_most}.get(kind)
     place: dict[str, Any] = {"row": case.row, "column": kind}
     error, share = _error_and_share(query, key, value)
-    details: dict[str, Any] = {"error": error, "allowed_error": _ERROR, "keys_with_weight": share}
-    if not error <= _ERROR:
-        details["failed"] = f"an error of {error:.3g} relative to float64"
+    details = {**checked(error, _ERROR), "keys_with_weight": share}
+    if "failed" in details:
         yield Figure(_TIME, **place, value=math.nan, at_most=target, details=details)
         return
     calls: dict[str, Callable[[], object]] = {
         "contmax": lambda: contmax.entmax_attention(query, key, value, enable_gqa=True)
     }
-    calls |= {kernels.name: _softmax(query, key, value, kernels) for kernels in _kernels_of(clock.device)}
+    for kernels in _KERNELS if clock.device == "cuda" else (SDPBackend.MATH,):
+        calls[kernels.name] = functools.partial(softmax_attention(kernels, enable_gqa=True), query, key, value)
     times = clock.device_times(calls, effort)
     chosen = min(list(calls)[1:], key=lambda name: percentiles(times[name])["median"])
     details["kernels"] = chosen
@@ -82,29 +89,6 @@ def _beside_softmax(case: _Case, kind: str, clock: Clock, effort: Effort) -> Ite
     read = {"contmax": size * (1 + share) / 2, "torch": size}
     for name, column in (("contmax", kind), ("torch", f"softmax, {kind}")):
         yield Figure(_BYTES, case.row, column, read[name] / percentiles(times[name])["median"] / 1e9)
-
-
-def _kernels_of(device: str) -> tuple[SDPBackend, ...]:
-    return _KERNELS if device == "cuda" else (SDPBackend.MATH,)
-
-
-def _softmax(query: Tensor, key: Tensor, value: Tensor, kernels: SDPBackend) -> Callable[[], Tensor]:
-    def attend() -> Tensor:
-        with sdpa_kernel(kernels) if query.is_cuda else contextlib.nullcontext():
-            return scaled_dot_product_attention(query, key, value, enable_gqa=True)
-
-    return attend
-
-
-def _drawn(case: _Case, kind: str, device: str) -> tuple[Tensor, Tensor, Tensor]:
-    """One query per head, keys and values, by a fixed seed."""
-    generator = torch.Generator(device).manual_seed(0)
-    sizes = ((case.heads, 1), (case.groups, case.keys), (case.groups, case.keys))
-    query, key, value = (
-        torch.randn(case.batch, *size, case.channels, device=device, dtype=torch.bfloat16, generator=generator)
-        for size in sizes
-    )
-    return _KINDS[kind] * query, key, value
 
 
 def _error_and_share(query: Tensor, key: Tensor, value: Tensor) -> tuple[float, float]:

@@ -5,7 +5,6 @@ adasplash tries many configurations for every length, for minutes. They are wall
 adasplash waits for the device and cannot be captured in a CUDA graph.
 """
 
-import contextlib
 import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -13,13 +12,13 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.attention import SDPBackend
 from torch.nn.functional import scaled_dot_product_attention
 
 import contmax
 from contmax_lab.bench._figure import Figure, Suite, gpu_suite, peer, ratio_figure
 from contmax_lab.bench._measuring import Call, Clock, Effort, interleaved, percentiles
-from contmax_lab.bench._work import Work, device_ratio, eager_table
+from contmax_lab.bench._work import Work, checked, device_ratio, eager_table, softmax_attention
 
 _TIME = "forward + backward: time / scaled_dot_product_attention"
 _SHORT_TIME = "(16, 4, L, 32), forward + backward: time / entmax of the scores by hand"
@@ -81,9 +80,14 @@ def entmax_attention_figures(effort: Effort, clock: Clock) -> Iterator[Figure]:
     for case in cases:
         yield from _beside_flash(case, clock, effort)
     yield from _other_alphas(cases[0], clock, effort)
-    yield _memory(max(cases, key=lambda case: case.length), clock)
+    longest = max(cases, key=lambda case: case.length)
+    extra, _ = clock.peak_memory(Work(_entmax(longest, 1.5), *_drawn(longest, clock.device)))
+    yield Figure(_MEMORY, longest.row, longest.kind, extra / 1e6, at_most=1000.0)
     for case in cases if effort.small else (*cases, _SHORT):
-        yield _eager(case, clock, effort)
+        drawn = _drawn(case, clock.device)
+        calls = {"contmax": Work(_entmax(case, 1.5), *drawn), "torch": Work(_flash(case), *drawn)}
+        times = _wall_times(calls, clock, effort)
+        yield device_ratio(times, "contmax", table=_EAGER, row=case.row, column=case.kind)
 
 
 def peer_figures(effort: Effort, clock: Clock) -> Iterator[Figure]:
@@ -94,11 +98,14 @@ def peer_figures(effort: Effort, clock: Clock) -> Iterator[Figure]:
 
 
 def _beside_flash(case: _Case, clock: Clock, effort: Effort) -> Iterator[Figure]:
+    # The largest error of output and gradients of a short case, ‖x − exact‖/‖exact‖ in float64.
+    short = case._replace(batch=1, heads=2, length=min(case.length, 1000))
+    inputs, cotangent = _drawn(short, clock.device)
+    exact = tuple(x.detach().double().requires_grad_() for x in inputs)
+    pairs = Work(_entmax(short, 1.5), inputs, cotangent)(), Work(_entmax(short, 1.5), exact, cotangent.double())()
+    details = checked(max(map(_distance, *pairs)), _ERROR)
     inputs, cotangent = _drawn(case, clock.device)
-    error = _error(case, clock.device)
-    details: dict[str, Any] = {"error": error, "allowed_error": _ERROR}
-    if not error <= _ERROR:
-        details["failed"] = f"an error of {error:.3g} relative to float64"
+    if "failed" in details:
         yield Figure(_BOTH, case.row, case.kind, math.nan, at_most=case.at_most, details=details)
         return
     ours, flash, chosen = _entmax(case, 1.5), _flash(case), _softmax(case)
@@ -107,19 +114,14 @@ def _beside_flash(case: _Case, clock: Clock, effort: Effort) -> Iterator[Figure]
     place: dict[str, Any] = {"row": case.row, "column": case.kind}
     yield device_ratio(times, "contmax", details, table=_BOTH, **place, at_most=case.at_most)
     if case.kind == "random":
-        kernels = {"kernels": _chosen_kernels(case, inputs)}
-        yield device_ratio(times, "chosen", kernels, table=_CHOICE, row=case.row, column="softmax")
+        # The name in torch of the kernels that it chooses, such as CUDNN_ATTENTION.
+        query, key, value = inputs
+        kernels = SDPBackend(torch._fused_sdp_choice(query, key, value, is_causal=case.is_causal)).name
+        yield device_ratio(times, "chosen", {"kernels": str(kernels)}, table=_CHOICE, row=case.row, column="softmax")
         constants = [x.detach() for x in inputs]
         forward = {"contmax": lambda: ours(*constants), "torch": lambda: flash(*constants)}
         times = clock.device_times(forward, effort)
         yield device_ratio(times, "contmax", table=_FORWARD, **place, at_most=case.forward_at_most)
-
-
-def _eager(case: _Case, clock: Clock, effort: Effort) -> Figure:
-    inputs, cotangent = _drawn(case, clock.device)
-    calls = {"contmax": Work(_entmax(case, 1.5), inputs, cotangent), "torch": Work(_flash(case), inputs, cotangent)}
-    times = _wall_times(calls, clock, effort)
-    return device_ratio(times, "contmax", table=_EAGER, row=case.row, column=case.kind)
 
 
 def _beside_peers(case: _Case, clock: Clock, effort: Effort) -> Iterator[Figure]:
@@ -133,8 +135,12 @@ def _beside_peers(case: _Case, clock: Clock, effort: Effort) -> Iterator[Figure]
         if attend is not None:
             theirs = Work(attend, inputs, cotangent)
             try:
-                details[name] = _differences(theirs(), exact)
-                calls[name] = theirs
+                pairs = zip(("output", "query", "key", "value"), theirs(), exact, strict=True)
+                found = {part: _distance(x, reference) for part, x, reference in pairs}
+                # A peer whose output is something else gets no time.
+                if not found["output"] <= _LARGEST_DIFFERENCE:
+                    raise ValueError(f"its output differs from that of entmax_attention by {found['output']:.2g}")
+                details[name], calls[name] = {"differences": found}, theirs
             except Exception as problem:  # peers fail in ways of their own
                 details[name] = {"refused": str(problem)[:200]}
     times = _wall_times(calls, clock, effort)
@@ -161,15 +167,6 @@ def _versions_of_adasplash(case: _Case) -> dict[str, Callable[..., Tensor] | Non
     }
 
 
-def _differences(theirs: tuple[Tensor, ...], ours: tuple[Tensor, ...]) -> dict[str, Any]:
-    """‖x − ours‖/‖ours‖ of the output and of the gradients; no time for a peer whose output is something else."""
-    names = ("output", "query", "key", "value")
-    found = {name: _distance(x, exact) for name, x, exact in zip(names, theirs, ours, strict=True)}
-    if not found["output"] <= _LARGEST_DIFFERENCE:
-        raise ValueError(f"its output differs from that of entmax_attention by {found['output']:.2g}")
-    return {"differences": found}
-
-
 def _other_alphas(case: _Case, clock: Clock, effort: Effort) -> Iterator[Figure]:
     inputs, cotangent = _drawn(case, clock.device)
     per_head = torch.linspace(1.3, 1.8, case.heads, device=clock.device).requires_grad_()
@@ -181,12 +178,6 @@ def _other_alphas(case: _Case, clock: Clock, effort: Effort) -> Iterator[Figure]
     for name, seconds in others:
         value = seconds["median"] / unit[1]["median"]
         yield Figure(_ALPHAS, case.row, name, value, at_most=1.3, details={"seconds": seconds})
-
-
-def _memory(case: _Case, clock: Clock) -> Figure:
-    inputs, cotangent = _drawn(case, clock.device)
-    extra, _ = clock.peak_memory(Work(_entmax(case, 1.5), inputs, cotangent))
-    return Figure(_MEMORY, case.row, case.kind, extra / 1e6, at_most=1000.0)
 
 
 def _entmax(case: _Case, alpha: float | Tensor) -> Callable[..., Tensor]:
@@ -203,19 +194,8 @@ def _softmax(case: _Case) -> Callable[..., Tensor]:
     return lambda query, key, value: scaled_dot_product_attention(query, key, value, is_causal=case.is_causal)
 
 
-def _chosen_kernels(case: _Case, inputs: tuple[Tensor, ...]) -> str:
-    """The name in torch of the kernels it chooses, such as CUDNN_ATTENTION."""
-    query, key, value = inputs
-    return str(SDPBackend(torch._fused_sdp_choice(query, key, value, is_causal=case.is_causal)).name)
-
-
 def _flash(case: _Case) -> Callable[..., Tensor]:
-    def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        only = sdpa_kernel(SDPBackend.FLASH_ATTENTION) if query.is_cuda else contextlib.nullcontext()
-        with only:
-            return _softmax(case)(query, key, value)
-
-    return attend
+    return softmax_attention(SDPBackend.FLASH_ATTENTION, is_causal=case.is_causal)
 
 
 def _drawn(case: _Case, device: str) -> tuple[tuple[Tensor, ...], Tensor]:
@@ -235,15 +215,6 @@ def _drawn(case: _Case, device: str) -> tuple[tuple[Tensor, ...], Tensor]:
         query = 0.1 * query
     inputs = tuple(x.bfloat16().requires_grad_() for x in (query, key, value))
     return inputs, cotangent.bfloat16()
-
-
-def _error(case: _Case, device: str) -> float:
-    """Largest error of output and gradients of a short case, ‖x − exact‖/‖exact‖ in float64."""
-    short = case._replace(batch=1, heads=2, length=min(case.length, 1000))
-    inputs, cotangent = _drawn(short, device)
-    exact = tuple(x.detach().double().requires_grad_() for x in inputs)
-    ours, theirs = Work(_entmax(short, 1.5), inputs, cotangent), Work(_entmax(short, 1.5), exact, cotangent.double())
-    return max(map(_distance, ours(), theirs()))
 
 
 def _distance(x: Tensor, exact: Tensor) -> float:

@@ -105,7 +105,7 @@ class Suite:
     peers: tuple[str, ...] = ()
 
     def missing_peers(self) -> list[str]:
-        """Those of the peers that cannot be imported."""
+        """The names of the peers that cannot be imported."""
         return [name for name in self.peers if peer(name) is None]
 
 

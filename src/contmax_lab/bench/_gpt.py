@@ -9,7 +9,6 @@ import dataclasses
 import itertools
 import math
 import sysconfig
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,7 +19,7 @@ from torch.nn import functional as F
 
 import contmax
 from contmax_lab.bench._figure import Figure, gpu_suite
-from contmax_lab.bench._measuring import Clock, Effort, percentiles
+from contmax_lab.bench._measuring import Clock, Effort, percentiles, time_when_idle
 from contmax_lab.bench._work import device_ratio
 
 _STEP = "a GPT of 6 layers, one step: wall clock / scaled_dot_product_attention"
@@ -64,7 +63,7 @@ _SMALL = _Plan(1, 2, 16, 3, (_Size(2, 40),))
 
 @dataclasses.dataclass(frozen=True)
 class _Attention:
-    """What a model attends by: α at the end, and the share of the training over which α rises from 1."""
+    """The attention of a model: its final α, and the share of the training over which α rises from 1."""
 
     name: str
     alpha: float
@@ -200,7 +199,7 @@ def _trained(model: _Gpt, attention: _Attention, plan: _Plan, size: _Size, text:
     generator = torch.Generator().manual_seed(2)
     curve: list[dict[str, float]] = []
     losses: list[Tensor] = []
-    clock = _Stopwatch(text.device)
+    start = time_when_idle(text.device.type)
     for step in range(plan.steps):
         alpha = attention.alpha_at(step / plan.steps)
         for group in optimizer.param_groups:
@@ -213,12 +212,12 @@ def _trained(model: _Gpt, attention: _Attention, plan: _Plan, size: _Size, text:
         optimizer.zero_grad()
         losses.append(loss.detach())
         if (step + 1) % _POINT == 0 or step + 1 == plan.steps:
-            seconds = clock.lap() / len(losses)
+            seconds = (time_when_idle(text.device.type) - start) / len(losses)
             bits = float(torch.stack(losses).mean()) / math.log(2)
             support = _support(model, _drawn(text, size, torch.Generator().manual_seed(3)), alpha)
             curve.append({"step": step + 1, "alpha": alpha, "bits": bits, "seconds": seconds, "support": support})
             losses.clear()
-            clock.lap()
+            start = time_when_idle(text.device.type)
     details: dict[str, Any] = {"curve": curve, "seconds": percentiles([point["seconds"] for point in curve])}
     return Figure(_TRAINED, f"{size.row}, {attention.name}", "bits per byte", curve[-1]["bits"], details=details)
 
@@ -244,21 +243,6 @@ def _support(model: _Gpt, words: Tensor, alpha: float) -> float:
             p = contmax.entmax(scores, alpha, mask=allowed)
             counts.append((p > 0).sum(-1).double().mean())
     return float(torch.stack(counts).mean())
-
-
-class _Stopwatch:
-    """Seconds between two calls of `lap`, the work of the device included."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._device, self._start = device, 0.0
-        self.lap()
-
-    def lap(self) -> float:
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
-        now = time.perf_counter()
-        seconds, self._start = now - self._start, now
-        return seconds
 
 
 def draw_gpt(results: dict[str, Any], path: Path) -> None:

@@ -18,7 +18,7 @@ from contmax.densities import BetaGaussian, TruncatedParabola
 from contmax_lab.bench._attention import softmax_context
 from contmax_lab.bench._figure import Figure, gpu_suite
 from contmax_lab.bench._measuring import Clock, Effort, percentiles
-from contmax_lab.bench._work import Contest, Work, relative_error
+from contmax_lab.bench._work import Contest, Work, checked, relative_error
 
 _EXPECTATION = "expectation on the line, forward + backward: device time / elementwise product of that size"
 _LINE = "a sequence, given (μ, σ), forward + backward: device time / discrete softmax attention"
@@ -185,7 +185,10 @@ def growth_figures(effort: Effort, clock: Clock) -> Iterator[Figure]:
         column = f"L = {length:,}"
         values = torch.randn(length, channels, device=clock.device, dtype=dtype)
         try:
-            yield from [_fit(values, basis, column, clock, effort), _one_query(values, basis, density, clock, effort)]
+            times = clock.wall_times({"fit": functools.partial(_fitted, values, basis)}, effort)["fit"]
+            milliseconds = {name: 1e3 * seconds for name, seconds in percentiles(times).items()}
+            fit = Figure(_FIT, "K = 512, D = 128", column, milliseconds["median"], details=milliseconds)
+            yield from [fit, _one_query(values, basis, density, clock, effort)]
         except torch.OutOfMemoryError as error:
             yield Figure(_QUERY, _OURS, column, math.nan, details={"length": length, "failed": str(error)[:200]})
         if discrete_goes_on:
@@ -200,10 +203,14 @@ def _one_query(
     values: Tensor, basis: GaussianBasis, density: TruncatedParabola, clock: Clock, effort: Effort
 ) -> Figure:
     signal, length = _fitted(values, basis), len(values)
-    error = _error(signal, density)
-    details: dict[str, Any] = {"length": length, "error": error}
-    if error > 2 * torch.finfo(values.dtype).eps:
-        details["failed"] = f"an error of {error:.3g} relative to float64"
+    # The largest error of the first queries against float64, relative to the largest number.
+    few, exact = (
+        TruncatedParabola(density.loc[:32].to(dtype), density.scale[:32].to(dtype), validate_args=False)
+        for dtype in (values.dtype, torch.float64)
+    )
+    error = relative_error(signal.expectation(few), signal.to(torch.float64).expectation(exact))
+    details = {"length": length, **checked(error, 2 * torch.finfo(values.dtype).eps)}
+    if "failed" in details:
         return Figure(_QUERY, _OURS, f"L = {length:,}", math.nan, details=details)
     times = _microseconds(lambda: signal.expectation(density), density.batch_shape.numel(), clock, effort)
     return Figure(_QUERY, _OURS, f"L = {length:,}", times["median"], details={**details, **times})
@@ -213,20 +220,6 @@ def _fitted(values: Tensor, basis: GaussianBasis) -> contmax.Signal:
     # A copy of the basis has no cached weights of an earlier fit.
     with torch.no_grad():
         return contmax.fit_signal(values, copy.deepcopy(basis)).materialize()
-
-
-def _error(signal: contmax.Signal, density: TruncatedParabola) -> float:
-    """Largest error of the first queries against float64, relative to the largest number."""
-    loc, scale = (x[:32] for x in (density.loc, density.scale))
-    got = signal.expectation(TruncatedParabola(loc, scale, validate_args=False))
-    exact = signal.to(torch.float64).expectation(TruncatedParabola(loc.double(), scale.double(), validate_args=False))
-    return relative_error(got, exact)
-
-
-def _fit(values: Tensor, basis: GaussianBasis, column: str, clock: Clock, effort: Effort) -> Figure:
-    times = clock.wall_times({"fit": lambda: _fitted(values, basis)}, effort)["fit"]
-    milliseconds = {name: 1e3 * seconds for name, seconds in percentiles(times).items()}
-    return Figure(_FIT, "K = 512, D = 128", column, milliseconds["median"], details=milliseconds)
 
 
 def _microseconds(call: Callable[[], Tensor], queries: int, clock: Clock, effort: Effort) -> dict[str, float]:

@@ -50,7 +50,12 @@ def maps_figures(effort: Effort, clock: Clock) -> Iterator[Figure]:
                 yield from contest.figures(clock, effort)
                 yield from contest.peer_figures(clock, effort)
             if shape in _EAGER:
-                yield _python_alone(shape, dtype, clock, effort)
+                # An autograd.Function is called from Python, torch.softmax from C++.
+                contest = _map_contest(shape, dtype, "sparsemax", clock.device)
+                idle = dataclasses.replace(contest.ours, function=_Nothing.apply)
+                column = "an autograd.Function that computes nothing"
+                alone = dataclasses.replace(contest, ours=idle, column=column, eager_at_most=None)
+                yield alone.eager_figure(clock, effort)
 
 
 def _map_contest(shape: Shape, dtype: str, column: str, device: str) -> Contest:
@@ -58,6 +63,7 @@ def _map_contest(shape: Shape, dtype: str, column: str, device: str) -> Contest:
     scores = _scores(shape, _DTYPES[dtype], generator)
     cotangent = torch.randn(shape, device=device, generator=generator).to(_DTYPES[dtype])
     alpha: Any = _NAMED.get(column, 1.3)
+    others = {_OTHER: 1.4, _LEARNED: 1.7}
     if column == _LEARNED:
         rows = torch.rand(shape[0], 1, device=device, generator=generator)
         alpha = (1.1 + 0.8 * rows).to(_DTYPES[dtype]).requires_grad_()
@@ -71,7 +77,7 @@ def _map_contest(shape: Shape, dtype: str, column: str, device: str) -> Contest:
         ours=ours,
         unit=Work(lambda x: torch.softmax(x, -1), (scores,), cotangent),
         moved_bytes=_least_bytes(contmax.entmax(scores.detach(), alpha)),
-        at_most=_limit_of_map(shape, dtype, column),
+        at_most=others.get(column, _LIMITS.get(shape, 0.75 if dtype == "float32" else 0.85)),
         eager_at_most=1.5 if shape in _EAGER and column in _NAMED else None,
         peers=_map_peers(scores, cotangent, alpha, compiled=shape == _LARGE[0]),
     )
@@ -102,20 +108,6 @@ class _Nothing(torch.autograd.Function):
         return torch.empty_like(p)
 
 
-def _python_alone(shape: Shape, dtype: str, clock: Clock, effort: Effort) -> Figure:
-    """Eager calls of an autograd.Function that computes nothing, beside torch.softmax, which is written in C++."""
-    contest = _map_contest(shape, dtype, "sparsemax", clock.device)
-    idle = dataclasses.replace(contest.ours, function=_Nothing.apply)
-    column = "an autograd.Function that computes nothing"
-    return dataclasses.replace(contest, ours=idle, column=column, eager_at_most=None).eager_figure(clock, effort)
-
-
-def _limit_of_map(shape: Shape, dtype: str, column: str) -> float:
-    if column in _NAMED:
-        return _LIMITS.get(shape, 0.75 if dtype == "float32" else 0.85)
-    return 1.4 if column == _OTHER else 1.7
-
-
 def _map_peers(scores: Tensor, cotangent: Tensor, alpha: Any, compiled: bool) -> dict[str, Call]:
     """Passes of other libraries that are installed, and of softmax compiled by torch.compile."""
     found: dict[str, Callable[[Tensor], Tensor]] = {}
@@ -144,7 +136,9 @@ def losses_figures(effort: Effort, clock: Clock) -> Iterator[Figure]:
         for kind in kinds:
             contest = _loss_contest(shape, targets, *kind, clock.device)
             yield from contest.figures(clock, effort)
-            yield _memory(contest, clock)
+            logits = contest.ours.inputs[0]
+            extra = _beyond_gradients(contest.ours, clock) / (logits.numel() * logits.element_size())
+            yield Figure(_MEMORY, contest.row, contest.column, extra, at_most=0.01)
     # A linear layer whose logits are never all in memory.
     sizes = (64, 32, 1000) if effort.small else (8192, 4096, 128256)
     yield from _linear(*sizes, clock, effort)
@@ -194,12 +188,6 @@ def _loss_peers(logits: Tensor, target: Tensor, one: Tensor, alpha: float) -> di
     if liger is not None:
         found["liger_kernel's cross-entropy"] = lambda z, y: liger.liger_cross_entropy(z, y)
     return {name: Work(function, (logits, target), one) for name, function in found.items()}
-
-
-def _memory(contest: Contest, clock: Clock) -> Figure:
-    logits = contest.ours.inputs[0]
-    extra = _beyond_gradients(contest.ours, clock) / (logits.numel() * logits.element_size())
-    return Figure(_MEMORY, contest.row, contest.column, extra, at_most=0.01)
 
 
 def _beyond_gradients(work: Work, clock: Clock) -> float:

@@ -11,6 +11,7 @@ from torch.nn.functional import cross_entropy
 import contmax
 from contmax_lab.bench._figure import Figure, Suite, peer, ratio_figure
 from contmax_lab.bench._measuring import Effort, interleaved, peak_extra_memory
+from contmax_lab.bench._work import Work
 
 Library = Literal["torch", "contmax", "entmax"]
 Shape = tuple[int, int]
@@ -26,34 +27,17 @@ _ERRORS = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
-class _Sizes:
-    timed: tuple[Shape, ...]
-    loss: Shape
-    memory: tuple[Shape, ...]
-    accuracy: tuple[tuple[Shape, str], ...]
-
-
-_FULL = _Sizes(
-    timed=((64, 280), (4096, 128), (1024, 1024), (256, 32000)),
-    loss=(256, 32000),
-    # Large enough for resident memory to be read off to a few per cent.
-    memory=((16384, 128), (256, 32000)),
-    # Few rows, because exact values take long.
-    accuracy=(
-        ((64, 280), "normal"),
-        ((1024, 128), "normal"),
-        ((256, 1024), "normal"),
-        ((256, 1024), "flat"),
-        ((256, 1024), "ties"),
-        ((16, 32000), "normal"),
-    ),
-)
-_SMALL = _Sizes(
-    timed=((64, 280), (128, 128)),
-    loss=(32, 1000),
-    memory=(),
-    accuracy=(((16, 280), "normal"), ((16, 280), "flat"), ((16, 280), "ties")),
+_TIMED = ((64, 280), (4096, 128), (1024, 1024), (256, 32000))
+# Shapes so large that resident memory can be measured to a few per cent.
+_IN_MEMORY = ((16384, 128), (256, 32000))
+# Shapes with few rows, because exact values take long to compute.
+_CHECKED = (
+    ((64, 280), "normal"),
+    ((1024, 128), "normal"),
+    ((256, 1024), "normal"),
+    ((256, 1024), "flat"),
+    ((256, 1024), "ties"),
+    ((16, 32000), "normal"),
 )
 
 TENSOR_ALPHA = "entmax, tensor α"
@@ -100,21 +84,15 @@ def drawn(name: str, shape: Shape, draw: str = "normal") -> tuple[Tensor, Any]:
     return scores, _ALPHAS[name]
 
 
-def prepared_pass(library: Library, name: str, shape: Shape, draw: str = "normal") -> Callable[[], None]:
+def prepared_pass(library: Library, name: str, shape: Shape, draw: str = "normal") -> Work:
     """A call that does one forward and backward pass with a given cotangent, by a library that is installed."""
     function = _function(library, name)
     scores, second = drawn(name, shape, draw)
-    scores.requires_grad_()
+    if library == "torch" and name == TENSOR_ALPHA:
+        second = None  # softmax has no α to differentiate by
     result = shape[:1] if name == _ENTMAX_LOSS else shape
     cotangent = torch.randn(result, generator=torch.Generator().manual_seed(1))
-
-    def forward_and_backward() -> None:
-        scores.grad = None
-        if isinstance(second, Tensor):
-            second.grad = None
-        function(scores, second).backward(cotangent)
-
-    return forward_and_backward
+    return Work(function, (scores.requires_grad_(), second), cotangent)
 
 
 def exact_entmax(scores: Tensor, alpha: float | Tensor) -> Tensor:
@@ -204,20 +182,25 @@ def _powers(base: Tensor, excess: Tensor) -> Tensor:
 
 
 def _figures(effort: Effort) -> Iterator[Figure]:
-    sizes = _SMALL if effort.small else _FULL
-    for shape in sizes.timed:
+    small = effort.small
+    timed = ((64, 280), (128, 128)) if small else _TIMED
+    for shape in timed:
         for name in _ALPHAS:
             yield from _times_of_map(name, shape, effort)
     for draw, title in (("flat", "flat logits"), ("ties", "rows full of ties")):
-        for shape in sizes.timed:
+        for shape in timed:
             for name in _ALPHAS:
                 times = _times(name, shape, draw, ("torch", "contmax"), effort)
                 place = {"table": f"{_TIME}, {title}", "row": str(shape), "column": name}
                 yield _ratio(times, "contmax", "torch", **place, at_most=8.0)
-    yield from _times_of_loss(sizes.loss, effort)
-    for shape in sizes.memory:
+    shape = (32, 1000) if small else (256, 32000)
+    times = _times(_ENTMAX_LOSS, shape, "normal", ("torch", "contmax", "entmax"), effort)
+    place = {"table": _LOSS, "row": f"{_ENTMAX_LOSS} {shape}"}
+    yield _ratio(times, "contmax", "torch", **place, column="time / F.cross_entropy", at_most=2.0)
+    yield _ratio(times, "entmax", "contmax", **place, column="times faster than entmax", at_least=10.0)
+    for shape in () if small else _IN_MEMORY:
         yield from _memory(shape)
-    for shape, draw in sizes.accuracy:
+    for shape, draw in [((16, 280), draw) for draw in ("normal", "flat", "ties")] if small else _CHECKED:
         yield from _errors(shape, draw)
 
 
@@ -241,13 +224,6 @@ def _targets(shape: Shape) -> tuple[float, float, float]:
     return (4.0, 6.0, 25.0) if elements >= 500_000 else (6.0, 4.0, 15.0)
 
 
-def _times_of_loss(shape: Shape, effort: Effort) -> Iterator[Figure]:
-    times = _times(_ENTMAX_LOSS, shape, "normal", ("torch", "contmax", "entmax"), effort)
-    place = {"table": _LOSS, "row": f"{_ENTMAX_LOSS} {shape}"}
-    yield _ratio(times, "contmax", "torch", **place, column="time / F.cross_entropy", at_most=2.0)
-    yield _ratio(times, "entmax", "contmax", **place, column="times faster than entmax", at_least=10.0)
-
-
 def _times(
     name: str, shape: Shape, draw: str, libraries: tuple[Library, ...], effort: Effort
 ) -> dict[str, list[float]]:
@@ -263,14 +239,12 @@ def _ratio(times: dict[str, list[float]], numerator: Library, denominator: Libra
 def _memory(shape: Shape) -> Iterator[Figure]:
     for library, row, limit in _compared(str(shape), 3.0):
         for name in (*_ALPHAS, _ENTMAX_LOSS):
-            yield Figure(_MEMORY, row, name, _memory_in_scores(library, name, shape), at_most=limit)
-
-
-def _memory_in_scores(library: Library, name: str, shape: Shape) -> float | None:
-    if peer(library) is None:
-        return None
-    extra = peak_extra_memory(prepared_pass, (library, name, shape), rehearsal=(library, name, (2, shape[1])))
-    return None if extra is None else extra / (4 * shape[0] * shape[1])
+            extra = None
+            if peer(library) is not None:
+                small = (library, name, (2, shape[1]))
+                extra = peak_extra_memory(prepared_pass, (library, name, shape), rehearsal=small)
+            in_scores = None if extra is None else extra / (4 * shape[0] * shape[1])
+            yield Figure(_MEMORY, row, name, in_scores, at_most=limit)
 
 
 def _errors(shape: Shape, draw: str) -> Iterator[Figure]:

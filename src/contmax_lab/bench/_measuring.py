@@ -1,4 +1,4 @@
-"""How long work takes and how much memory it needs, on one thread of a CPU and on a GPU."""
+"""Time and memory of calls, on one thread of a CPU and on a GPU."""
 
 import contextlib
 import dataclasses
@@ -21,7 +21,7 @@ from contmax_lab.recorded import REHEARSALS, RecordedStep
 
 METHOD = (
     "times: processor time on one thread, in one process; contenders take turns in every round; a figure is the median "
-    "of the rounds' ratios, `minimum` the smallest of them; gradients are cleared before a pass, cotangents are given"
+    "of the rounds' ratios, `minimum` the smallest of them; a pass computes fresh gradients, cotangents are given"
 )
 MEMORY_METHOD = (
     "peak extra memory: rise of the resident high-water mark (VmHWM, elsewhere ru_maxrss) of a fresh process over one "
@@ -116,7 +116,12 @@ def interleaved(
         times: dict[str, list[float]] = {name: [] for name in contenders}
         for _ in range(rounds):
             for name, call in contenders.items():
-                times[name].append(_seconds_per_call(call, blocks[name][0], clock))
+                calls = blocks[name][0]
+                # One untimed call refills the caches that the previous contender has emptied; a call as long as a
+                # block needs none.
+                if calls > 1:
+                    call()
+                times[name].append(_block(call, calls, clock) / calls)
     finally:
         if collects:
             gc.enable()
@@ -125,7 +130,7 @@ def interleaved(
 
 @contextlib.contextmanager
 def one_thread() -> Iterator[None]:
-    """Run torch on one thread, and on as many as before afterwards."""
+    """Run torch on one thread, and afterwards on its former number of threads."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -143,13 +148,6 @@ def _sized_block(call: Call, block: float, clock: Callable[[], float]) -> tuple[
         calls = math.ceil(calls * min(10.0, 1.2 * block / max(elapsed, 1e-9)))
         elapsed = _block(call, calls, clock)
     return calls, elapsed
-
-
-def _seconds_per_call(call: Call, calls: int, clock: Callable[[], float]) -> float:
-    # One untimed call refills the caches that the previous contender has emptied; a call as long as a block needs none.
-    if calls > 1:
-        call()
-    return _block(call, calls, clock) / calls
 
 
 def _block(call: Call, calls: int, clock: Callable[[], float]) -> float:
@@ -190,7 +188,7 @@ class GraphClock:
         self._flushed = torch.empty(_FLUSHED_BYTES, dtype=torch.uint8, device=self.device)
 
     def device_times(self, calls: Mapping[str, Call], effort: Effort) -> dict[str, list[float]]:
-        """Seconds by events around a replay; the host is not in them."""
+        """Seconds between events around a replay, which exclude the time of the host."""
         steps = {name: RecordedStep(call) for name, call in calls.items()}
         for step in steps.values():
             for _ in range(REHEARSALS):
@@ -208,10 +206,10 @@ class GraphClock:
 
     def wall_times(self, calls: Mapping[str, Call], effort: Effort) -> dict[str, list[float]]:
         """Seconds by the wall clock, the device idle before and after each block of calls."""
-        return interleaved(calls, effort, _time_when_idle)
+        return interleaved(calls, effort, time_when_idle)
 
     def peak_memory(self, call: Callable[[], Any]) -> tuple[int, Any]:
-        """As torch's allocator counts."""
+        """Bytes by the counts of torch's allocator."""
         call()
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
@@ -222,7 +220,7 @@ class GraphClock:
         return torch.cuda.max_memory_allocated() - before, result
 
     def bandwidth(self) -> float:
-        """By the clock and the width of the memory."""
+        """Bytes per second, from the clock rate and the width of the memory."""
         from triton.testing import get_dram_gbps
 
         return float(get_dram_gbps()) * 1e9
@@ -237,8 +235,10 @@ class GraphClock:
         return float(start.elapsed_time(end)) / 1000
 
 
-def _time_when_idle() -> float:
-    torch.cuda.synchronize()
+def time_when_idle(device: str = "cuda") -> float:
+    """The wall clock in seconds when all work of the device is done."""
+    if device == "cuda":
+        torch.cuda.synchronize()
     return time.perf_counter()
 
 

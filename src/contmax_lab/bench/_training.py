@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from contmax_lab.bench._figure import Figure, Suite, gpu_suite, ratio_figure
-from contmax_lab.bench._measuring import Call, Clock, Effort, Ratio, interleaved
+from contmax_lab.bench._measuring import Call, Clock, Effort, interleaved
 
 if TYPE_CHECKING:
     from contmax_lab.contract import Batch
@@ -123,9 +123,10 @@ def _searches(models: Mapping[str, nn.Module], batch: Batch) -> dict[str, Call]:
 def _cpu_figures(effort: Effort) -> Iterator[Figure]:
     models = _translators(effort.small, "cpu")
     batch, few = (_batch(effort.small, "cpu", sentences=count) for count in (64, 8))
-    yield from _ratios(_STEP.format(clock="processor time"), "64 sentences", interleaved(_steps(models, batch), effort))
+    times = interleaved(_steps(models, batch), effort)
+    yield from _compared(_STEP.format(clock="processor time"), "64 sentences", times, at_most=_SLOWEST_STEP)
     times = interleaved(_searches(models, few), effort)
-    yield from _rates(_DECODE.format(clock="processor time"), "8 sentences, beam 5", times)
+    yield from _compared(_DECODE.format(clock="processor time"), "8 sentences, beam 5", times, at_least=_LEAST_TOKENS)
 
 
 def translation_figures(effort: Effort, clock: Clock) -> Iterator[Figure]:
@@ -134,39 +135,24 @@ def translation_figures(effort: Effort, clock: Clock) -> Iterator[Figure]:
     batch = _batch(effort.small, clock.device, sentences=192)
     steps, searches = _steps(models, batch), _searches(models, batch)
     row = "192 sentences"
-    yield from _ratios(_STEP.format(clock="device time"), row, clock.device_times(steps, effort))
-    recorded = clock.wall_times(_laboratory_steps(models, batch), effort)
-    yield from _ratios(_STEP.format(clock="wall clock in the laboratory"), row, recorded)
-    eager = clock.wall_times(steps, effort)
-    yield from _ratios(_STEP.format(clock="wall clock of eager calls"), row, eager, limit=None)
+    times = clock.device_times(steps, effort)
+    yield from _compared(_STEP.format(clock="device time"), row, times, at_most=_SLOWEST_STEP)
+    times = clock.wall_times(_laboratory_steps(models, batch), effort)
+    yield from _compared(_STEP.format(clock="wall clock in the laboratory"), row, times, at_most=_SLOWEST_STEP)
+    yield from _compared(_STEP.format(clock="wall clock of eager calls"), row, clock.wall_times(steps, effort))
     times = clock.wall_times(searches, effort)
-    yield from _rates(_DECODE.format(clock="wall clock"), f"{row}, beam 5", times)
+    yield from _compared(_DECODE.format(clock="wall clock"), f"{row}, beam 5", times, at_least=_LEAST_TOKENS)
 
 
-def _ratios(
-    table: str, row: str, times: Mapping[str, list[float]], limit: float | None = _SLOWEST_STEP
-) -> Iterator[Figure]:
-    for name, details in _others(times):
-        value = Ratio.of(times[name], times[_UNIT]).median
-        yield Figure(table, row, name, value, at_most=_target(name, limit), details=details)
-
-
-def _rates(table: str, row: str, times: Mapping[str, list[float]]) -> Iterator[Figure]:
-    for name, details in _others(times):
-        value = Ratio.of(times[_UNIT], times[name]).median
-        yield Figure(table, row, name, value, at_least=_target(name, _LEAST_TOKENS), details=details)
-
-
-def _others(times: Mapping[str, list[float]]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The attentions that are compared with discrete softmax, each with the details of its figures."""
+def _compared(table: str, row: str, times: Mapping[str, list[float]], **target: float | None) -> Iterator[Figure]:
+    """Each attention beside discrete softmax: its time, or where the target is ``at_least``, its speed."""
     for name in times:
         if name != _UNIT:
+            over = (_UNIT, name) if "at_least" in target else (name, _UNIT)
             seconds = {"seconds": min(times[name]), "seconds_of_discrete_softmax": min(times[_UNIT])}
-            yield name, {**seconds, "rounds": len(times[name])}
-
-
-def _target(name: str, limit: float | None) -> float | None:
-    return None if name.startswith("discrete") else limit
+            place = {"table": table, "row": row, "column": name}
+            # A discrete attention has no target.
+            yield ratio_figure(times, *over, seconds, **place, **({} if name.startswith("discrete") else target))
 
 
 # -- visual question answering -----------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """A forward and backward pass; on a GPU, whether it is right, and how its time compares."""
 
+import contextlib
 import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -7,6 +8,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import scaled_dot_product_attention
 
 from contmax_lab.bench._figure import Figure, Times
 from contmax_lab.bench._measuring import Call, Clock, Effort, percentiles
@@ -21,19 +24,20 @@ class Work:
 
     Args:
         function: returns one tensor; it is called with tensors of another dtype too, where it is checked.
-        inputs: its arguments. Those that require a gradient are differentiated; the first axis is that of examples.
+        inputs: its arguments. Tensors that require a gradient are differentiated; the first axis of a tensor is that of
+            examples.
         cotangent: gradient of the result, with examples first, or a scalar.
         shared: places of inputs without an axis of examples.
     """
 
     function: Callable[..., Tensor]
-    inputs: tuple[Tensor, ...]
+    inputs: tuple[Any, ...]
     cotangent: Tensor
     shared: tuple[int, ...] = ()
 
     def __call__(self) -> tuple[Tensor, ...]:
         """The result and the gradients."""
-        live = [x for x in self.inputs if x.requires_grad]
+        live = [x for x in self.inputs if isinstance(x, Tensor) and x.requires_grad]
         result = self.function(*self.inputs)
         return result.detach(), *torch.autograd.grad(result, live, self.cotangent)
 
@@ -137,7 +141,10 @@ class Contest:
             self.ours()
         except Exception as error:  # the other rows are still measured
             return {"failed": _said(error)}
-        allowed = 2 * max(theirs) + _rounding(self.ours) if self.tolerance is None else self.tolerance
+        # One rounding to the dtype of the result, after a computation in float32.
+        dtype = next(x.dtype for x in self.ours.inputs if x.is_floating_point())
+        rounding = torch.finfo(dtype).eps + 32 * torch.finfo(torch.float32).eps
+        allowed = 2 * max(theirs) + rounding if self.tolerance is None else self.tolerance
         details: dict[str, Any] = {"errors": ours, "errors_of_torch": theirs, "allowed_error": allowed}
         if not max(ours) <= allowed:
             details["failed"] = f"an error of {max(ours):.3g} relative to float64; {allowed:.3g} is allowed"
@@ -154,10 +161,20 @@ def eager_table(table: str) -> str:
     return table.replace("device time", "wall clock of eager calls")
 
 
-def _rounding(work: Work) -> float:
-    """One rounding to the dtype of the result, after a computation in float32."""
-    dtype = next(x.dtype for x in work.inputs if x.is_floating_point())
-    return torch.finfo(dtype).eps + 32 * torch.finfo(torch.float32).eps
+def checked(error: float, allowed: float) -> dict[str, Any]:
+    """An error relative to float64 as details of a figure; ``failed`` says that it is too large, or NaN."""
+    details = {"error": error, "allowed_error": allowed}
+    return details if error <= allowed else {**details, "failed": f"an error of {error:.3g} relative to float64"}
+
+
+def softmax_attention(kernels: SDPBackend, **options: Any) -> Callable[..., Tensor]:
+    """scaled_dot_product_attention, on a GPU by certain kernels of torch."""
+
+    def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        with sdpa_kernel(kernels) if query.is_cuda else contextlib.nullcontext():
+            return scaled_dot_product_attention(query, key, value, **options)
+
+    return attend
 
 
 def _said(error: Exception) -> str:

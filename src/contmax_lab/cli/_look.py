@@ -1,6 +1,7 @@
 """The subcommands that show or pass on what was trained: predict, report, explore, export."""
 
 import argparse
+import contextlib
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -53,14 +54,24 @@ def predict(options: argparse.Namespace) -> None:
     prediction = _predicted(options)
     print(prediction.text)
     if options.figure or prediction.filename:
-        _draw(prediction, options.figure or Path(prediction.filename))
+        from contmax_lab.drawing import LIGHT, rendered
+        from contmax_lab.files import write_atomically
+
+        if prediction.figure is None:
+            raise LabError("this answer has nothing to draw; leave out --figure")
+        path = options.figure or Path(prediction.filename)
+        write_atomically(path, rendered(prediction.figure.draw, LIGHT))
+        print(f"drawn into {path}")
 
 
 def _predicted(options: argparse.Namespace) -> "Prediction":
     from contmax_lab.registry import installed_task, open_trained, task_of_model
 
     first, *rest = options.words
-    if options.model is None and _is_run(first):
+    is_run = False
+    with contextlib.suppress(OSError):  # a text may be too long for the name of a file
+        is_run = options.model is None and (Path(first) / "config.yaml").is_file()
+    if is_run:
         trained = open_trained(first, options.overrides, named=options.task)
         return trained.task.predict(trained, _given(rest))
     if options.model is None and rest and "/" in first and " " not in first:
@@ -73,13 +84,6 @@ def _predicted(options: argparse.Namespace) -> "Prediction":
     return task.predict_exported(options.model, _given(options.words))
 
 
-def _is_run(word: str) -> bool:
-    try:
-        return (Path(word) / "config.yaml").is_file()
-    except OSError:  # a text may be too long for the name of a file
-        return False
-
-
 def _given(words: list[str]) -> list[str]:
     try:
         return [sys.stdin.read()] if words == ["-"] else words
@@ -88,16 +92,6 @@ def _given(words: list[str]) -> list[str]:
         raise UsageError(
             f"standard input, byte {byte:#04x} is not UTF-8; convert it, e.g. iconv -f latin1 -t utf-8"
         ) from None
-
-
-def _draw(prediction: "Prediction", path: Path) -> None:
-    from contmax_lab.drawing import LIGHT, rendered
-    from contmax_lab.files import write_atomically
-
-    if prediction.figure is None:
-        raise LabError("this answer has nothing to draw; leave out --figure")
-    write_atomically(path, rendered(prediction.figure.draw, LIGHT))
-    print(f"drawn into {path}")
 
 
 @command(

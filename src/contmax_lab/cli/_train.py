@@ -159,20 +159,17 @@ def search(options: argparse.Namespace) -> None:
 
     runs = options.runs or Path("runs") / "search" / recipe.task.name / source.name
     storage = options.storage or f"sqlite:///{runs / 'search.db'}"
-    over = _repetitions(options.over) if options.over else ()
+    over: tuple[str, ...] = ()
+    if options.over:
+        key, separator, values = options.over.partition("=")
+        if not key or not separator or not all(values.split(",")):
+            raise UsageError(f"--over {options.over} is not KEY=VALUE,…; pass e.g. --over data.split=0,1,2")
+        over = tuple(f"--{key}={value}" for value in values.split(","))
     workers = chosen_workers(options)
     best = search(Search(source, tuple(options.overrides), runs, storage, options.trials, over, workers))
     goal = f"{recipe.training.monitor} {best.value:.6g}"
     print(f"best trial, number {best.number}: {goal}, in {trial_folder(runs, best)}")
     print(" ".join(f"--{key} {value}" for key, value in best.params.items()))
-
-
-def _repetitions(over: str) -> tuple[str, ...]:
-    """ "data.split=0,1" as ("--data.split=0", "--data.split=1")."""
-    key, separator, values = over.partition("=")
-    if not key or not separator or not all(values.split(",")):
-        raise UsageError(f"--over {over} is not KEY=VALUE,…; pass e.g. --over data.split=0,1,2")
-    return tuple(f"--{key}={value}" for value in values.split(","))
 
 
 @command(

@@ -93,13 +93,13 @@ class Cell:
 
     @property
     def folder(self) -> str:
-        """Relative to the folder of the table."""
+        """The folder of the training, relative to that of the table."""
         words = "".join(c if c.isalnum() or c == "." else " " for c in self.row.label.lower()).split()
         return f"{'-'.join(words)}/{self.repetition.name}"
 
     @property
     def overrides(self) -> list[str]:
-        """Of the row, then of the repetition."""
+        """The overrides of the row, followed by those of the repetition."""
         return [*self.row.overrides, *self.repetition.overrides]
 
 

@@ -128,7 +128,7 @@ class TrainedRun:
 
     @property
     def task(self) -> Task:
-        """That of the recipe."""
+        """The task of the recipe."""
         return self.recipe.task
 
 
@@ -143,13 +143,13 @@ class Settings:
 
     @classmethod
     def of_package(cls, file: str, data_config: type, model_config: type) -> Self:
-        """Of a task that is called like its package, whose ``__file__`` this is, and has a ``recipe.yaml`` in it."""
+        """The settings of a task with the name of its package, given by ``__file__``, which holds ``recipe.yaml``."""
         folder = Path(file).parent
         return cls(folder.name, data_config, model_config, folder / "recipe.yaml")
 
     @classmethod
     def of(cls, task: Task) -> Self:
-        """Of a task that has been imported."""
+        """The settings of a task that has been imported."""
         return cls(task.name, task.data_config, task.model_config, task.recipe_file)
 
 
@@ -333,7 +333,11 @@ class Task(abc.ABC):
         """
         import torch
 
-        place = _place(words, len(trained.splits.valid))
+        count = len(trained.splits.valid)
+        if len(words) != 1 or not words[0].isdecimal() or not 1 <= int(words[0]) <= count:
+            found = " ".join(words) or "nothing"
+            raise UsageError(f"pass the number of a validation example, from 1 to {count}; got {found}")
+        place = int(words[0]) - 1
         batch = self.batch(trained.splits.valid, [place])
         with torch.no_grad():
             text = self.answer(trained.model(batch), batch, trained.splits.info)
@@ -412,11 +416,3 @@ class Task(abc.ABC):
             UsageError: if the input is not understood.
         """
         raise LabError(f"the task {self.name} has no exported models")
-
-
-def _place(words: Sequence[str], count: int) -> int:
-    if len(words) != 1 or not words[0].isdecimal() or not 1 <= int(words[0]) <= count:
-        raise UsageError(
-            f"pass the number of a validation example, from 1 to {count}; got {' '.join(words) or 'nothing'}"
-        )
-    return int(words[0]) - 1

@@ -22,6 +22,7 @@ from contmax_lab.data._reviews import held_out_reviews as held_out_reviews
 from contmax_lab.data._reviews import read_reviews as read_reviews
 from contmax_lab.data._reviews import review_sources as review_sources
 from contmax_lab.data._splitting import held_out_share as held_out_share
+from contmax_lab.data._splitting import limited as limited
 from contmax_lab.data._splitting import non_overlapping_holdout as non_overlapping_holdout
 from contmax_lab.data._splitting import shuffled as shuffled
 from contmax_lab.data._tables import TABLE_SUFFIXES as TABLE_SUFFIXES

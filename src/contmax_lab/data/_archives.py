@@ -1,4 +1,4 @@
-"""Unpacking what was downloaded."""
+"""Unpacking downloaded archives."""
 
 import lzma
 import os
@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 
 from contmax_lab.errors import LabError
 
-# What readers of archives raise; a RuntimeError means that a password is needed.
+# Errors that readers of archives raise; a RuntimeError means that a password is needed.
 _BROKEN = (tarfile.TarError, zipfile.BadZipFile, lzma.LZMAError, zlib.error, EOFError, OSError, RuntimeError)
 
 
@@ -41,7 +41,10 @@ def unpack(archive: Path, folder: Path) -> list[Path]:
         _extract(archive, aside)
         found = [path for path in sorted(aside.rglob("*")) if path.is_symlink() or not path.is_dir()]
         _check_room(found, aside, folder)
-        files = [_moved(path, aside, folder) for path in found]
+        files = [folder / path.relative_to(aside) for path in found]
+        for path, target in zip(found, files, strict=True):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            os.replace(path, target)
     except _BROKEN as error:
         raise LabError(f"{archive} cannot be unpacked: {' '.join(str(error).split())}") from None
     finally:
@@ -82,10 +85,3 @@ def _check_room(found: Sequence[Path], aside: Path, folder: Path) -> None:
         parents = [parent for parent in target.parents if parent.is_relative_to(folder)]
         if target.is_dir() or any(parent.exists() and not parent.is_dir() for parent in parents):
             raise LabError(f"{target} is in the way: a folder where a file should be, or the reverse; move it")
-
-
-def _moved(path: Path, aside: Path, folder: Path) -> Path:
-    target = folder / path.relative_to(aside)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    os.replace(path, target)
-    return target

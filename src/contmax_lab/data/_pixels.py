@@ -64,20 +64,15 @@ def _square(source: Path | io.BytesIO, size: int) -> Tensor:
         most = f"{image_module.MAX_IMAGE_PIXELS:,}"
         raise ValueError(f"has more than {most} pixels; make it smaller") from None
     except Exception as error:  # a damaged file may raise anything in the code that decodes it
-        raise ValueError(f"cannot be read: {_reason(error)}") from None
+        reason = "no such file" if isinstance(error, FileNotFoundError) else " ".join(str(error).split())
+        if "cannot identify image file" in reason:
+            reason = "it is not an image, or is damaged"
+        raise ValueError(f"cannot be read: {reason}") from None
     return torch.from_numpy(np.array(square)).permute(2, 0, 1).contiguous()
 
 
-def _reason(error: Exception) -> str:
-    if isinstance(error, FileNotFoundError):
-        return "no such file"
-    if "cannot identify image file" in str(error):
-        return "it is not an image, or is damaged"
-    return " ".join(str(error).split())
-
-
 def _upright(image: Any) -> Any:
-    """Three channels of 8 bits, turned as the camera was held."""
+    """The image with three channels of 8 bits, upright, by the orientation that the camera has stored."""
     from PIL import Image, ImageOps
 
     image = ImageOps.exif_transpose(image)

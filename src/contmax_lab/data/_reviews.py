@@ -70,7 +70,7 @@ def review_sources(folder: Path) -> dict[str, list[Path]]:
 
 
 def _number(path: Path) -> tuple[int, str]:
-    """Reviews of one film have neighbouring numbers."""
+    """The key for sorting files of reviews: their numbers, which are neighbours for reviews of one film."""
     number = path.name.partition("_")[0]
     return (int(number) if number.isdecimal() else -1, path.name)
 
@@ -185,8 +185,8 @@ class NumberedReviews:
     def __len__(self) -> int:
         return len(self.labels)
 
-    def __getitem__(self, indices: Sequence[int]) -> "NumberedReviews":
-        chosen = torch.as_tensor(indices, dtype=torch.long)
+    def __getitem__(self, indices: Sequence[int] | Tensor) -> "NumberedReviews":
+        chosen = indices if isinstance(indices, Tensor) else torch.as_tensor(indices, dtype=torch.long)
         parts = {name: getattr(self, name)[chosen] for name in ("starts", "lengths", "labels")}
         return dataclasses.replace(self, **parts)
 
@@ -194,9 +194,15 @@ class NumberedReviews:
         """The numbers, (B, L), with 0 after the end of a review; L is the next multiple of `multiple`."""
         return self._padded(self.tokens, multiple).long()
 
-    def padded_draws(self, multiple: int = 1) -> Tensor | None:
-        """The random numbers, (B, L)."""
-        return None if self.draws is None else self._padded(self.draws, multiple)
+    def batch(self, multiple: int = 1) -> dict[str, Tensor]:
+        """``tokens`` (B, L), ``labels`` (B,), and ``draws`` (B, L) where there are random numbers."""
+        batch = {"tokens": self.padded(multiple), "labels": self.labels}
+        return batch if self.draws is None else {**batch, "draws": self._padded(self.draws, multiple)}
+
+    def with_draws(self, seed: int) -> "NumberedReviews":
+        """These reviews with random numbers for a test by deletion."""
+        draws = torch.rand(len(self.tokens), generator=torch.Generator().manual_seed(seed))
+        return dataclasses.replace(self, draws=draws)
 
     def _padded(self, of_tokens: Tensor, multiple: int) -> Tensor:
         steps = torch.arange(math.ceil(int(self.lengths.max()) / multiple) * multiple)

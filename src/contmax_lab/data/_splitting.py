@@ -16,6 +16,16 @@ def shuffled(count: int, seed: int) -> list[int]:
     return order
 
 
+def limited(count: int, limit: int, seed: int) -> list[int]:
+    """The places of `limit` of `count` examples, rising: a random choice; all places if the limit is 0 or too large.
+
+    Example:
+        >>> limited(3, 0, seed=0), len(limited(9, 4, seed=0))
+        ([0, 1, 2], 4)
+    """
+    return sorted(shuffled(count, seed)[:limit]) if 0 < limit < count else list(range(count))
+
+
 def non_overlapping_holdout(
     windows: Sequence[int], sizes: Sequence[int], seed: int, overlap: Callable[[int, int], bool]
 ) -> list[list[int]]:

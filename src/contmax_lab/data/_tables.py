@@ -14,7 +14,7 @@ from typing import IO, Any, cast
 from contmax_lab.errors import LabError
 
 TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson")
-# A longer line is a file of another kind, or a bomb.
+# A file with a longer line is no table, or an attack on the memory.
 _LONGEST_LINE = 1 << 24
 
 
@@ -124,7 +124,10 @@ def read_table(path: Path, columns: Sequence[str] = ()) -> Iterator[TableRow]:
         LabError: if there is no such file, it is empty or of another kind, a column is missing, or a row is not
             like the others; with the line.
     """
-    kind = _kind(path)
+    suffixes = [suffix.lower() for suffix in path.suffixes]
+    kind = "".join((suffixes[:-1] if suffixes[-1:] == [".gz"] else suffixes)[-1:])
+    if kind not in TABLE_SUFFIXES:
+        raise LabError(f"{path}: the name must end in {', '.join(TABLE_SUFFIXES)}, with or without .gz")
     empty = True
     with _opened(path, "a table") as file:
         rows = _json_rows(path, file, columns) if kind in (".jsonl", ".ndjson") else _rows(path, file, kind, columns)
@@ -135,19 +138,18 @@ def read_table(path: Path, columns: Sequence[str] = ()) -> Iterator[TableRow]:
         raise LabError(f"{path} has no rows")
 
 
-def read_csv(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, dict[str, str]]]:
-    """The named columns of a comma-separated file with a header, row by row with the line's number.
+def read_csv(path: Path, columns: Sequence[str]) -> Iterator[TableRow]:
+    """The rows of a comma-separated file with a header, whatever its name is, one at a time.
 
     Args:
-        path: an existing file, of any name.
+        path: an existing file.
         columns: names that the header must have.
 
     Raises:
         LabError: if the file is empty, a column is missing, or a line has another number of fields.
     """
     with _opened(path, "a table") as file:
-        for row in _rows(path, file, ".csv", columns):
-            yield row.place.line, {name: row.fields[name] for name in columns}
+        yield from _rows(path, file, ".csv", columns)
 
 
 def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
@@ -159,14 +161,6 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
     with _opened(path, "a text file") as file:
         for number, line in enumerate(_lines(path, file), start=1):
             yield number, line.rstrip("\r\n")
-
-
-def _kind(path: Path) -> str:
-    suffixes = [suffix.lower() for suffix in path.suffixes]
-    kind = (suffixes[:-1] if suffixes[-1:] == [".gz"] else suffixes)[-1:]
-    if not kind or kind[0] not in TABLE_SUFFIXES:
-        raise LabError(f"{path}: the name must end in {', '.join(TABLE_SUFFIXES)}, with or without .gz")
-    return kind[0]
 
 
 @contextlib.contextmanager
@@ -220,20 +214,16 @@ def _rows(path: Path, file: IO[bytes], kind: str, columns: Sequence[str]) -> Ite
             raise place.problem(told) from None
         if header is None:
             header = [name.strip() for name in fields]
-            _check_header(header, columns, place)
+            missing = [name for name in columns if name not in header]
+            if missing:
+                raise place.problem(f"no column {', '.join(missing)} among {', '.join(map(_short, header[:20]))}")
+            twice = [name for name in dict.fromkeys(header) if header.count(name) > 1]
+            if twice:
+                raise place.problem(f"two columns are called {_short(twice[0])}")
         elif any(field.strip() for field in fields):
             if len(fields) != len(header):
                 raise place.problem(f"{len(fields)} fields where the header has {len(header)}")
             yield TableRow(place, dict(zip(header, fields, strict=True)))
-
-
-def _check_header(header: Sequence[str], columns: Sequence[str], place: Place) -> None:
-    missing = [name for name in columns if name not in header]
-    if missing:
-        raise place.problem(f"no column {', '.join(missing)} among {', '.join(map(_short, header[:20]))}")
-    twice = [name for name in dict.fromkeys(header) if header.count(name) > 1]
-    if twice:
-        raise place.problem(f"two columns are called {_short(twice[0])}")
 
 
 def _json_rows(path: Path, file: IO[bytes], columns: Sequence[str]) -> Iterator[TableRow]:

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from contmax.densities import BetaGaussian
 from contmax_lab.errors import LabError
-from contmax_lab.explorer._lanes import Examination, Lane, ellipse, interval
+from contmax_lab.explorer._lanes import Examination, ellipse, interval
 from contmax_lab.explorer._models import Models
 
 _WORD = re.compile(r"\w+|[^\w\s]")
@@ -28,7 +28,7 @@ MOST_WORDS = 30_000
 
 
 class Forgotten(Exception):  # noqa: N818, the sentence begins so
-    """What the page asks about has been forgotten; it has to send it again."""
+    """The error for an input that the server no longer stores; the page has to send the input again."""
 
 
 class Answers:
@@ -103,7 +103,17 @@ class Answers:
         self._examined[key] = examined
         if len(self._examined) > _KEPT:
             self._examined.popitem(last=False)
-        answer = {"look": key, "classes": list(examined.classes), "lanes": [_lane(lane) for lane in examined.lanes]}
+        lanes = [
+            {
+                "name": lane.name,
+                "own": lane.own,
+                "answer": _finite(lane.answer),
+                "weights": None if lane.weights is None else [float(f"{x:.3g}") for x in lane.weights.tolist()],
+                "densities": [_density(density) for density in lane.densities],
+            }
+            for lane in examined.lanes
+        ]
+        answer = {"look": key, "classes": list(examined.classes), "lanes": lanes}
         if examined.pixels is not None:
             return {**answer, "image": _image(examined.pixels), "grid": examined.grid}
         return {**answer, "words": list(examined.words)}
@@ -115,18 +125,8 @@ class Answers:
         return self._examined[key]
 
 
-def _lane(lane: Lane) -> dict[str, Any]:
-    return {
-        "name": lane.name,
-        "own": lane.own,
-        "answer": _finite(lane.answer),
-        "weights": None if lane.weights is None else [float(f"{value:.3g}") for value in lane.weights.tolist()],
-        "densities": [_density(density) for density in lane.densities],
-    }
-
-
 def _density(density: Any) -> dict[str, Any]:
-    """As the mathematics of the page takes it: Σ is a matrix, also on the line."""
+    """The parameters of a density for the script of the page, for which Σ is a matrix also on the line."""
     if isinstance(density, BetaGaussian):
         return {"alpha": density.alpha, "loc": [float(density.loc)], "scale": [[float(density.scale) ** 2]]}
     return {"alpha": density.alpha, "loc": density.loc.tolist(), "scale": density.scale_matrix.tolist()}

@@ -11,6 +11,7 @@ from contmax.basis import GaussianBasis, MultivariateGaussianBasis
 from contmax.densities import BetaGaussian, MultivariateBetaGaussian
 from contmax_lab.attention import Attended
 from contmax_lab.contract import Look
+from contmax_lab.labelled import cell_centres
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +53,7 @@ class Examination:
 
     @torch.no_grad()
     def answer_to(self, density: Any) -> list[float]:
-        """What the model says where this density, and nothing else, decides where to look."""
+        """The answer of the model if this density alone decides where it looks."""
         return self._answer(self._signal.expectation(density))
 
     def _answer(self, context: Tensor) -> list[float]:
@@ -67,8 +68,15 @@ class Examination:
         found = [head.weights[0] for head in look.heads if head.weights is not None]
         weights = torch.stack(found).mean(0) if found else None
         mean, spread = _moments(look)
-        gaussian, parabola = (_member(mean, spread, alpha) for alpha in (1.0, 2.0))
-        discrete = _shares(gaussian, look) if weights is None else weights
+        kind: Any = BetaGaussian if look.grid is None else MultivariateBetaGaussian
+        gaussian, parabola = (kind.from_moments(mean, spread, alpha) for alpha in (1.0, 2.0))
+        discrete = weights
+        if discrete is None:
+            # The mass of the Gaussian on each word or cell, normalised to sum to 1.
+            on_line = look.grid is None
+            edges = torch.arange(len(look.values) + 1) / len(look.values)
+            mass: Tensor = gaussian.cdf(edges).diff() if on_line else gaussian.density(_positions(look))
+            discrete = mass / mass.sum().clamp(min=torch.finfo(mass.dtype).tiny)
         alphas = {float(density.alpha) for density in densities}
         alone = self._parts == 1
         return [
@@ -101,9 +109,7 @@ def ellipse(centre: tuple[float, float], axes: tuple[float, float], angle: float
 
 def _positions(look: Look) -> Tensor:
     """Middles of the words, (L,), or of the cells, (L, 2)."""
-    sizes = look.grid or (len(look.values),)
-    lines = [(torch.arange(size) + 0.5) / size for size in sizes]
-    return torch.cartesian_prod(*lines)
+    return cell_centres(look.grid or (len(look.values),), look.values)
 
 
 def _moments(look: Look) -> tuple[Tensor, Tensor]:
@@ -129,24 +135,8 @@ def _moments_of(head: Attended, look: Look) -> tuple[Tensor, Tensor]:
     return mean, spread
 
 
-def _member(mean: Tensor, spread: Tensor, alpha: float) -> Any:
-    if mean.dim() == 0:
-        return BetaGaussian.from_moments(mean, spread, alpha)
-    return MultivariateBetaGaussian.from_moments(mean, spread, alpha)
-
-
-def _shares(density: Any, look: Look) -> Tensor:
-    """The mass of a density on each word or cell, normalised to sum to 1."""
-    if look.grid is None:
-        edges = torch.arange(len(look.values) + 1) / len(look.values)
-        shares: Tensor = density.cdf(edges).diff()
-    else:
-        shares = density.density(_positions(look))
-    return shares / shares.sum().clamp(min=torch.finfo(shares.dtype).tiny)
-
-
 def _only(density: Any) -> Any:
-    """The one member of a batch of one, its α a number."""
+    """The only member of a batch of one density, with α as a number."""
     alpha = float(density.alpha) if isinstance(density.alpha, float) else float(density.alpha.flatten()[0])
     if isinstance(density, BetaGaussian):
         return BetaGaussian(density.loc[0], density.scale[0], alpha)

@@ -41,7 +41,7 @@ class Model:
     examples: Sized
 
     def look(self, given: Any) -> Look:
-        """What it attends to in a new input."""
+        """What the model attends to in a new input."""
         return self.task.look(self.network, self.info, given)
 
 
@@ -153,6 +153,6 @@ def _trained(folder: Path) -> Model:
 
 
 def _exported(task: Task, folder: Path) -> Model:
-    """It leaves its data behind, and so has no examples."""
+    """An exported model, which has no examples, since its folder holds no data."""
     network, info = task.read_exported(folder)
     return Model(task, network, info, ())

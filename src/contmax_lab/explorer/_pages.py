@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
-from contmax_lab.drawing import Theme, css_colours
+from contmax_lab.drawing import Theme, css_colours, html_page
 from contmax_lab.files import write_atomically
 
 _STATIC = Path(__file__).parent / "static"
@@ -78,14 +78,8 @@ def standalone_page(room: Room) -> str:
 
 def _page(room: Room, head: str, header: str, end: str) -> str:
     body = (_STATIC / f"{room.name}.html").read_text(encoding="utf-8")
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        # Without an icon of its own, browsers request one.
-        f'<link rel="icon" href="data:,">\n<title>{room.title} · contmax</title>\n{head}</head>\n<body>\n'
-        f'<a class="skip" href="#main">to the controls</a>\n{header}<main id="main">\n{body}</main>\n{end}'
-        "</body>\n</html>\n"
-    )
+    skip = '<a class="skip" href="#main">to the controls</a>\n'
+    return html_page(f"{room.title} · contmax", head, f'{skip}{header}<main id="main">\n{body}</main>\n{end}')
 
 
 def export(folder: str | Path) -> list[Path]:

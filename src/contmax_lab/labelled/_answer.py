@@ -76,7 +76,7 @@ class Decision(nn.Module):
         return self.mean + self.deviation * scores.squeeze(-1) if self.is_number else scores
 
     def probabilities(self, context: Tensor) -> Tensor:
-        """Of the classes, (B, C); or the numbers, (B, 1)."""
+        """Probabilities of the classes, (B, C); or the numbers, (B, 1)."""
         scores: Tensor = self(context)
         return scores.unsqueeze(-1) if self.is_number else scores.softmax(-1)
 
@@ -126,8 +126,8 @@ def middles(mask: Tensor) -> Tensor:
     return (mask.cumsum(-1) - 0.5) / mask.sum(-1, keepdim=True).clamp(min=1)
 
 
-def cell_centres(grid: tuple[int, int], like: Tensor) -> Tensor:
-    """Centres of the cells of the unit square, row by row, (HW, 2), on the device of `like`."""
+def cell_centres(grid: tuple[int, ...], like: Tensor) -> Tensor:
+    """Centres of the cells of the unit interval, (L,), or square, row by row, (HW, 2), on the device of `like`."""
     return torch.cartesian_prod(*((torch.arange(count, device=like.device) + 0.5) / count for count in grid))
 
 

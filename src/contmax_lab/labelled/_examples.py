@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from contmax_lab.contract import Splits
-from contmax_lab.data import Place, finite_number, held_out_share, shuffled
+from contmax_lab.data import Place, finite_number, held_out_share, limited
 from contmax_lab.errors import LabError, UsageError, nearest
 from contmax_lab.settings import LabelledData, Target
 
@@ -87,7 +87,8 @@ class Targets:
         known = {name: index for index, name in enumerate(self.classes)}
         for label in labels:
             if label.text not in known:
-                choice = nearest(label.text, self.classes) or f"; there are {_listed(self.classes)}"
+                more = f" and {len(self.classes) - 10} more" if len(self.classes) > 10 else ""
+                choice = nearest(label.text, self.classes) or f"; there are {', '.join(self.classes[:10])}{more}"
                 raise label.place.problem(f"no training example has the label {label.text!r}{choice}")
         return torch.tensor([known[label.text] for label in labels], dtype=torch.long)
 
@@ -103,10 +104,6 @@ def _order(text: str) -> tuple[float, str]:
     except ValueError:
         value = math.inf
     return (math.inf if value != value else value, text)
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names[:10]) + (f" and {len(names) - 10} more" if len(names) > 10 else "")
 
 
 class Example(Protocol):
@@ -196,6 +193,4 @@ def _left(train: Sequence[E], found: Sequence[E]) -> str:
 
 def some(examples: Sequence[T], data: Any) -> list[T]:
     """The examples, or as many as the user wants, at random: a file may be sorted by label."""
-    if not 0 < data.limit < len(examples):
-        return list(examples)
-    return [examples[index] for index in sorted(shuffled(len(examples), data.split)[: data.limit])]
+    return [examples[index] for index in limited(len(examples), data.limit, data.split)]

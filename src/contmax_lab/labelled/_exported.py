@@ -51,7 +51,7 @@ def write_model(
     # The figures are those of the rounded weights; the model of the run keeps its own.
     written = copy.deepcopy(trained.model)
     written.load_state_dict(weights)
-    # The test examples are looked at again only where the run was tested.
+    # The metrics of test examples are computed again only if the run was tested.
     parts = ("valid", "test") if trained.results["test"] else ("valid",)
     figures = {part: measure(written, part) for part in parts}
     write_atomically(folder / _WEIGHTS, safetensors.torch.save(weights))
@@ -108,7 +108,6 @@ def read_weights(folder: Path, make: Callable[[], nn.Module]) -> nn.Module:
         # A model that does not fit may be too large to be made; on the meta device it takes neither time nor memory.
         with torch.device("meta"):
             _require_fit(path, weights, make())
-        _require_finite(path, weights)
         model = make()
         model.load_state_dict(weights)
     except FileNotFoundError:
@@ -127,9 +126,6 @@ def _require_fit(path: Path, weights: dict[str, Tensor], model: nn.Module) -> No
                 f"{path} does not fit {_CARD}: {name} has shape {found.get(name, 'none')} in the file and "
                 f"{wanted.get(name, 'none')} in the model; export the run again"
             )
-
-
-def _require_finite(path: Path, weights: dict[str, Tensor]) -> None:
     for name, tensor in weights.items():
         broken = 0 if not tensor.is_floating_point() else int((~tensor.isfinite()).sum())
         if broken:
@@ -142,6 +138,6 @@ def _unreadable(folder: Path, error: Exception) -> LabError:
 
 
 def _rounded(tensor: Tensor) -> Tensor:
-    """In float16, unless a weight is too large for it."""
+    """The tensor in float16, or unchanged if a number is too large for float16."""
     half = tensor.to(torch.float16).contiguous()
     return half if bool(half.isfinite().all()) else tensor.contiguous().clone()

@@ -8,7 +8,7 @@ import torch
 
 from contmax.viz import plot_text_attention
 from contmax_lab.contract import Figure, TrainedRun
-from contmax_lab.drawing import Theme, draw_panels, new_axes, picture_width, plain_text
+from contmax_lab.drawing import Theme, new_axes, picture_width, plain_text
 from contmax_lab.labelled._answer import Answer
 from contmax_lab.labelled._task import first_of_classes, said, truth
 
@@ -71,15 +71,19 @@ class PanelPicture(Generic[T]):
         """A row of panels for each model."""
         columns = len(rows[0])
 
-        def fill(theme: Theme, axis: Any, row: int, column: int) -> str:
-            panel = rows[row][column]
-            self.draw(axis, panel, row, theme)
-            text = panel.text if self.whole_text and columns == 1 else panel.text.split(", ")[0]
-            return f"{panel.title}\n{text}" if row == 0 and panel.title else text
-
         def draw(theme: Theme) -> Any:
             width = max(self.size[0] * columns, self.least_width)
-            figure, axes = draw_panels(labels, columns, width, self.size[1], lambda *place: fill(theme, *place))
+            figure, axes = new_axes(len(rows), columns, width, self.size[1])
+            for index, axis in enumerate(axes):
+                row, column = divmod(index, columns)
+                panel = rows[row][column]
+                self.draw(axis, panel, row, theme)
+                text = panel.text if self.whole_text and columns == 1 else panel.text.split(", ")[0]
+                title = f"{panel.title}\n{text}" if row == 0 and panel.title else text
+                axis.set_title(plain_text(title), fontsize=8)
+                if column == 0:
+                    label = plain_text(labels[row]).replace("-", "\n").replace(" ", "\n")
+                    axis.set_ylabel(label, rotation=0, ha="right", va="center", fontsize=8)
             self.finish(axes, columns)
             return figure
 

@@ -42,16 +42,6 @@ class LabelledTask(Task):
             UsageError: if the input is not understood.
         """
 
-    def known(self, info: dict[str, Any]) -> dict[str, Any]:
-        """What `build` and `ask` need of ``info``, as JSON."""
-        return {name: plain(info[name]) for name in ("targets", *self.knows)}
-
-    def informed(self, known: dict[str, Any]) -> dict[str, Any]:
-        """The opposite of `known`."""
-        targets = Targets.of_plain(known["targets"])
-        more = {name: read(known[name]) for name, read in self.knows.items()}
-        return {"targets": targets, "classes": targets.classes, **more}
-
     def loss(self, output: Answer, batch: Batch) -> tuple[Tensor, Tensor]:
         """Cross-entropy; or the squared error, in units of the variance of the training examples."""
         target = batch["target"]
@@ -82,11 +72,12 @@ class LabelledTask(Task):
     def export(self, trained: TrainedRun, folder: Path, measure: Callable[[nn.Module, str], dict[str, float]]) -> int:
         """Weights, settings and what the model has to know of its data."""
         made = {key: trained.results[key] for key in ("examples", "epochs", "best_epoch", "seed")}
-        card = {"model": plain(trained.recipe.model), "known": self.known(trained.splits.info), "trained": made}
+        known = {name: plain(trained.splits.info[name]) for name in ("targets", *self.knows)}
+        card = {"model": plain(trained.recipe.model), "known": known, "trained": made}
         return write_model(trained, card, folder, measure)
 
     def predict_exported(self, folder: Path | None, words: Sequence[str]) -> Prediction:
-        """As `predict`, without the training data."""
+        """The answer of `predict`, from an exported model, which has no training data."""
         if folder is None:
             raise LabError(f"no model of the task {self.name} comes with the package; pass --model FOLDER")
         model, info = self.read_exported(folder)
@@ -97,7 +88,9 @@ class LabelledTask(Task):
         """The network, and what it knows of its data."""
         values, known = read_card(folder, lambda card: ({**card["model"]}, {**card["known"]}))
         try:
-            info = self.informed(known)
+            targets = Targets.of_plain(known["targets"])
+            info = {name: read(known[name]) for name, read in self.knows.items()}
+            info |= {"targets": targets, "classes": targets.classes}
         except (KeyError, TypeError, ValueError) as error:
             raise LabError(f"{folder} holds no model of the task {self.name}: {' '.join(str(error).split())}") from None
         config: Any = model_settings(folder, self.model_config, values)

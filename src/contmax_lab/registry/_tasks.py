@@ -188,7 +188,7 @@ def _task_of_module(reference: str) -> Task:
 
 
 def _imported(module: str, reference: str) -> ModuleType:
-    """The module; also from the current folder, which comes last, so that nothing there hides an installed package."""
+    """The module, imported also from the current folder; an installed package takes precedence over that folder."""
     folder = os.getcwd()
     if folder not in sys.path:
         sys.path.append(folder)
@@ -236,7 +236,7 @@ def task_of_run(folder: str | Path, named: Sequence[str] = ()) -> Task:
         return task
     if is_installed(name):
         return installed_task(name)
-    origin = run.task_class()
+    origin = str(run.provenance().get("task", ""))
     was = f" ({origin} where it was trained)" if origin else ""
     module = origin.partition(":")[0].partition(".")[0] or "my_module"
     raise LabError(

@@ -5,7 +5,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from contmax_lab.contract import Cell, Metric, Table
+from contmax_lab.contract import Cell, Metric, Row, Table
 
 # Cells that are done, with the content of their results.json.
 Outcomes = list[tuple[Cell, dict[str, Any]]]
@@ -29,20 +29,24 @@ def summary(table: Table, outcomes: Outcomes) -> list[dict[str, Any]]:
         One mapping per row: ``label``, ``paper``, and ``groups``: group → metric → ``mean``, ``std`` (None for one
         value), ``count``.
     """
-    return [
-        {
-            "label": row.label,
-            "paper": row.paper,
-            "groups": {
-                group: {
-                    metric.key: _statistics(list(values(outcomes, row.label, group, metric.key).values()))
-                    for metric in table.metrics
-                }
-                for group in group_names(table)
-            },
+
+    def cell(row: Row, group: str, key: str) -> dict[str, Any]:
+        found = list(values(outcomes, row.label, group, key).values())
+        return {
+            "mean": statistics.fmean(found) if found else None,
+            "std": statistics.stdev(found) if len(found) > 1 else None,
+            "count": len(found),
         }
-        for row in table.rows
-    ]
+
+    return [{"label": row.label, "paper": row.paper, "groups": _by_group(table, row, cell)} for row in table.rows]
+
+
+def _by_group(
+    table: Table, row: Row, cell: Callable[[Row, str, str], dict[str, Any]], *, compared: bool = False
+) -> dict[str, dict[str, Any]]:
+    """Group → key of a metric → what `cell` finds for the row, the group and the key; perhaps of compared metrics."""
+    metrics = [metric for metric in table.metrics if metric.compared or not compared]
+    return {group: {metric.key: cell(row, group, metric.key) for metric in metrics} for group in group_names(table)}
 
 
 def as_text(table: Table, rows: list[dict[str, Any]]) -> str:
@@ -129,28 +133,15 @@ def group_names(table: Table) -> list[str]:
 
 def values(outcomes: Outcomes, label: str, group: str, key: str) -> dict[str, float]:
     """A metric, by its dotted key, of a row in the repetitions of a group: name of the repetition → value."""
-    found = {
-        cell.repetition.name: _look_up(results, key)
-        for cell, results in outcomes
-        if cell.row.label == label and group in cell.repetition.groups
-    }
-    return {name: float(value) for name, value in found.items() if value is not None}
-
-
-def _look_up(results: Any, key: str) -> Any:
-    for part in key.split("."):
-        if results is None:
-            return None
-        results = results.get(part)
-    return results
-
-
-def _statistics(values: list[float]) -> dict[str, Any]:
-    return {
-        "mean": statistics.fmean(values) if values else None,
-        "std": statistics.stdev(values) if len(values) > 1 else None,
-        "count": len(values),
-    }
+    found: dict[str, float] = {}
+    for cell, results in outcomes:
+        if cell.row.label == label and group in cell.repetition.groups:
+            value: Any = results
+            for part in key.split("."):
+                value = None if value is None else value.get(part)
+            if value is not None:
+                found[cell.repetition.name] = float(value)
+    return found
 
 
 def _mean_cell(entry: dict[str, Any], metric: Metric) -> str:
@@ -173,22 +164,13 @@ def paired_differences(table: Table, outcomes: Outcomes) -> list[dict[str, Any]]
         One mapping per row that is compared: ``label``, ``against``, and ``groups``: group → metric → ``mean``,
         ``low``, ``high`` (None for less than two repetitions), ``count``.
     """
-    metrics = [metric for metric in table.metrics if metric.compared]
+
+    def cell(row: Row, group: str, key: str) -> dict[str, Any]:
+        ours, others = (values(outcomes, label, group, key) for label in (row.label, row.against or table.baseline))
+        return _interval([ours[name] - others[name] for name in ours if name in others])
+
     return [
-        {
-            "label": row.label,
-            "against": against,
-            "groups": {
-                group: {
-                    metric.key: _interval(
-                        values(outcomes, row.label, group, metric.key),
-                        values(outcomes, against, group, metric.key),
-                    )
-                    for metric in metrics
-                }
-                for group in group_names(table)
-            },
-        }
+        {"label": row.label, "against": against, "groups": _by_group(table, row, cell, compared=True)}
         for row in table.rows
         if (against := row.against or table.baseline) and row.label != against
     ]
@@ -234,8 +216,8 @@ def _share_within(angle: float, degrees: int) -> float:
     return (angle + inner) * 2 / math.pi if odd else inner
 
 
-def _interval(row: dict[str, float], baseline: dict[str, float]) -> dict[str, Any]:
-    found = [row[name] - baseline[name] for name in row if name in baseline]
+def _interval(found: list[float]) -> dict[str, Any]:
+    """The mean of differences, and Student's t interval of it."""
     count = len(found)
     mean = statistics.fmean(found) if found else None
     if mean is None or count < 2:
@@ -277,15 +259,10 @@ def distances_from_paper(table: Table, outcomes: Outcomes) -> list[dict[str, Any
                 for metric, key in keys.items()
             }
             everything = [value for entries in logs.values() for value in entries]
-            if everything and all(math.isfinite(value) for value in everything):
-                found.append(
-                    {
-                        "group": group,
-                        "reading": name,
-                        "distance": math.sqrt(statistics.fmean(value * value for value in everything)),
-                        "ratios": {metric: math.exp(statistics.fmean(entries)) for metric, entries in logs.items()},
-                    }
-                )
+            if everything and all(map(math.isfinite, everything)):
+                distance = math.sqrt(statistics.fmean(value * value for value in everything))
+                ratios = {metric: math.exp(statistics.fmean(entries)) for metric, entries in logs.items()}
+                found.append({"group": group, "reading": name, "distance": distance, "ratios": ratios})
     return sorted(found, key=lambda entry: float(entry["distance"]))
 
 
@@ -307,7 +284,7 @@ def distances_text(table: Table, distances: list[dict[str, Any]]) -> str:
 
 
 def _log_ratio(table: Table, outcomes: Outcomes, label: str, group: str, key: str, paper: float) -> float:
-    """log(ours / the paper's); nan where nothing was measured, or nothing positive."""
+    """log(our mean / the figure of the paper); nan if there is no mean, or none above 0."""
     measured = values(outcomes, label, group, key).values()
     scale = next((metric.scale for metric in table.metrics if metric.key == key), 1.0)
     mean = statistics.fmean(measured) * scale if measured else math.nan

@@ -71,21 +71,20 @@ def reproduce(job: Reproduction) -> str:
     make_folder(job.output.parent)
     if start is not None and left:
         _train_start(job, start, deadline, begun=any(Run(job.runs / folder).config.exists() for folder in recipes))
-    complaint = _train_all(job, _ensembles(left) if job.table.together else left, deadline) if left else None
+    work: Sequence[Work] = left
+    if job.table.together:
+        # The cells of each row are one training, in the folder of the row.
+        rows: dict[Path, list[Training]] = {}
+        for training in left:
+            rows.setdefault(training.folder.parent, []).append(training)
+        work = [Ensemble(tuple(cells), row) for row, cells in rows.items()]
+    complaint = _train_all(job, work, deadline) if left else None
     outcomes = [(c, results) for c in job.table.cells() if (results := _scored(job, c))]
     content = _content(job, recipes, outcomes)
     write_results(job.output, content)
     if complaint:
         raise complaint
     return printed(content)
-
-
-def _ensembles(left: list[Training]) -> list[Work]:
-    """The cells of each row as one training, in the folder of the row."""
-    rows: dict[Path, list[Training]] = {}
-    for training in left:
-        rows.setdefault(training.folder.parent, []).append(training)
-    return [Ensemble(tuple(cells), row) for row, cells in rows.items()]
 
 
 def cell_recipe(task: Task, cell: Cell, overrides: Sequence[str] = ()) -> Recipe:
@@ -105,7 +104,7 @@ def cell_recipe(task: Task, cell: Cell, overrides: Sequence[str] = ()) -> Recipe
 
 
 def _train_start(job: Reproduction, start: Start, deadline: float, *, begun: bool) -> None:
-    """Train what all rows begin with, if that is not done."""
+    """Train the model that all rows begin with, unless it is trained already."""
     shared = tuple(f"--{key}" for key in start.shared)
     recipe = load_recipe(start.recipe, [override for override in job.overrides if override.startswith(shared)])
     if _done(job, _START, recipe):
@@ -202,7 +201,7 @@ def _command(job: Reproduction) -> str:
 
 
 def _train_all(job: Reproduction, left: Sequence[Work], deadline: float) -> LabError | None:
-    """Train, and report progress; returns the error, or None."""
+    """Train the cells that are left, and report progress; returns the error, or None."""
     problems: list[str] = []
     done = 0
     try:

@@ -103,7 +103,7 @@ class Plan:
 
 
 def evaluation_batches(count: int, batch_size: int, lengths: Sequence[int] | None = None) -> list[list[int]]:
-    """All examples once, the longest first, so that memory runs out at once or never."""
+    """All examples once, the longest first: if memory does not suffice, the first batch shows it."""
     order = list(range(count))
     if lengths is not None:
         order.sort(key=lengths.__getitem__, reverse=True)
@@ -157,7 +157,7 @@ class Loader(Dataset[Loaded]):
         mine = share(order.indices, self.rank, self.world)
         parts = [part for i in range(self.accumulate) if (part := share(mine, i, self.accumulate))]
         seed_everything(seed_for(self.seed, "step", order.number, self.rank), _HOST)
-        # Every process takes part in every step, or the others wait for ever. One without examples has weight 0.
+        # Every process takes part in every step, since the others wait for it; without examples its weight is 0.
         batches = [self.task.batch(self.split, part) for part in parts or [list(order.indices[:1])]]
         return Loaded(batches, bool(mine), torch.default_generator.get_state())
 

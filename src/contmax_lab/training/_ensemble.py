@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state
 
-from contmax_lab.contract import Batch, Recipe, Splits, Task
+from contmax_lab.contract import Batch, Recipe, Task
 from contmax_lab.errors import Diverged, Interrupted, UsageError
 from contmax_lab.files import Checkpoint, read_checkpoint, write_checkpoint
 from contmax_lab.recorded import RecordedStep
@@ -161,7 +161,10 @@ class _Ensemble:
         self.recipes, self.task, self.training = recipes, recipes[0].task, recipes[0].training
         self.device = accelerator_for(self.training).device
         self.splits = [self.task.load(recipe.data, recipe.seed) for recipe in recipes]
-        models = [self._fresh(recipe, splits) for recipe, splits in zip(recipes, self.splits, strict=True)]
+        models = []
+        for recipe, splits in zip(recipes, self.splits, strict=True):
+            seed_everything(seed_for(recipe.seed, "weights"), torch.device("cpu"))
+            models.append(self.task.build(recipe.model, splits))
         parameters, buffers = stack_module_state(models)
         self.parameters: dict[str, Tensor] = {
             name: nn.Parameter(tensor.detach().to(self.device)) for name, tensor in parameters.items()
@@ -187,14 +190,10 @@ class _Ensemble:
         self._training_losses = torch.compile(self._losses, dynamic=False) if self.training.compile else self._losses
         self._take_step: Callable[[], None] = RecordedStep(self._learn) if is_recorded else self._learn
 
-    def _fresh(self, recipe: Recipe, splits: Splits) -> nn.Module:
-        seed_everything(seed_for(recipe.seed, "weights"), torch.device("cpu"))
-        return self.task.build(recipe.model, splits)
-
     # -- steps ---------------------------------------------------------------------------------------------------------
 
     def _output(self, own: dict[str, Tensor], buffers: dict[str, Tensor], examples: Batch) -> Any:
-        """What the model of one replica says of its examples."""
+        """The output of the model of one replica for its examples."""
         return functional_call(self.skeleton, (own, buffers), (examples,))
 
     def _losses(self, parameters: dict[str, Tensor], batch: Batch, mask: Tensor) -> Tensor:
@@ -207,7 +206,7 @@ class _Ensemble:
         return _replica_means(losses, weights, mask)
 
     def advance(self) -> list[dict[str, Any]]:
-        """The steps up to the next evaluation, and that evaluation: of each replica a record for its curve."""
+        """Take the steps up to the next evaluation, and evaluate; returns a record of metrics for each replica."""
         begun, training = time.monotonic(), self.training
         # Random numbers are a function of the step, so that a resumed training draws those of an uninterrupted one.
         seed_everything(seed_for(self.recipes[0].seed, "ensemble", self.step), self.device)
@@ -272,7 +271,7 @@ class _Ensemble:
     # -- the end -------------------------------------------------------------------------------------------------------
 
     def best_weights(self, place: int) -> dict[str, Tensor]:
-        """Those of one replica, under the names that its model has for them."""
+        """The best weights of one replica, with the names that they have in its model."""
         named = self.skeleton.state_dict()
         best = {**self.best, **self.buffers}
         return {name: tensor[place].detach().cpu() for name, tensor in best.items() if name in named}
@@ -304,7 +303,7 @@ class _Ensemble:
 
     @torch.no_grad()
     def _measured(self, place: int, parameters: dict[str, Tensor], part: str) -> dict[str, float]:
-        """What `Task.evaluate` would find, of one replica."""
+        """The metrics of one replica, as `Task.evaluate` defines them."""
         self.skeleton.eval()
         examples = self.examples[part]
         batch = {name: tensor[place, : int(examples.counts[place])] for name, tensor in examples.batch.items()}
@@ -324,7 +323,7 @@ class _Ensemble:
         return Checkpoint(tensors, {**state, "metrics_bytes": [*metrics_bytes]})
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Go on from there."""
+        """Continue from a checkpoint."""
         tensors, state = checkpoint.tensors, checkpoint.state
         if state["replicas"] != len(self.recipes):
             raise UsageError(f"the checkpoint has {state['replicas']} replicas, not {len(self.recipes)}; delete it")

@@ -75,7 +75,12 @@ class Learner:
         for place, part in enumerate(loaded.parts, start=1):
             # Processes exchange their gradients in the backward pass of the last part.
             with contextlib.nullcontext() if place == len(loaded.parts) else accelerator.no_sync(self.model):
-                totals.append(self._taken(part, 1.0 if loaded.counted else 0.0))
+                if self._repeated is not None:
+                    totals.append(self._repeated(part))
+                    continue
+                # Non-blocking, so that the host does not wait for the previous step.
+                here = send_to_device(part, accelerator.device, non_blocking=True)
+                totals.append(self._learn_from(here, 1.0 if loaded.counted else 0.0))
         summed = torch.stack(totals).sum(0)
         if training.accumulate > 1:
             scale = self._scale(summed[1])
@@ -85,13 +90,6 @@ class Learner:
         self.optimizer.step()
         one = norm.new_ones(()).double()
         self._sums += torch.cat([summed, torch.stack([norm.double() / world, one / world])])
-
-    def _taken(self, part: Batch, counted: float) -> Tensor:
-        """`_learn_from` a part that is on the host."""
-        if self._repeated is not None:
-            return self._repeated(part)
-        # Non-blocking, so that the host does not wait for the previous step.
-        return self._learn_from(send_to_device(part, self.accelerator.device, non_blocking=True), counted)
 
     def _learn_from(self, batch: Batch, counted: float = 1.0) -> Tensor:
         """Add the gradient of a part of a batch; returns its loss and its weight, (2,)."""

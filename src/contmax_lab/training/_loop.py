@@ -146,18 +146,15 @@ class _Training:
         main = self.accelerator.is_main_process
         events = events_for(self.recipe, self.run.folder) if main else []
         with contextlib.ExitStack() as stack:
-            for place in events:
+            display = Display(self.run.folder.name, self.config.epochs, visible=main)
+            for place in (*events, display):
                 stack.callback(place.close)
-            display = stack.enter_context(Display(self.run.folder.name, self.config.epochs, visible=main))
             pin = self.accelerator.device.type == "cuda"
             batches = self.learner.loader.stream(self._orders(), self.config.workers, pin=pin)
-            while not self._done():
+            epochs, patience = int(self.config.epochs), int(self.config.patience)
+            while self.position.epoch < epochs and not 0 < patience <= self.position.stale:
                 self._epoch(batches, display)
                 self._close_epoch(display, events)
-
-    def _done(self) -> bool:
-        epochs, patience = int(self.config.epochs), int(self.config.patience)
-        return self.position.epoch >= epochs or 0 < patience <= self.position.stale
 
     def _epoch(self, batches: Iterator[Loaded], display: Display) -> None:
         position, steps = self.position, self.plan.steps_per_epoch
@@ -171,7 +168,7 @@ class _Training:
             self._pause()
 
     def _orders(self) -> Iterator[Order]:
-        """The steps that are left, as far as the last epoch."""
+        """The steps that are left, up to the end of the last epoch."""
         position = dataclasses.replace(self.position)
         for epoch in range(position.epoch, self.config.epochs):
             done = position.batch if epoch == position.epoch else 0
@@ -179,7 +176,7 @@ class _Training:
                 yield Order(epoch * self.plan.steps_per_epoch + place, indices)
 
     def _pause(self) -> None:
-        """Between two steps: save if it is time, stop if somebody asked."""
+        """Between two steps, save if a checkpoint is due, and stop if a signal has arrived."""
         self.saver.check()
         interval = self.config.checkpoint_seconds
         # A disk that is slower than the interval does not hold the training up, unless every step is to be saved.
@@ -227,7 +224,7 @@ class _Training:
             place.write(position.step, points)
 
     def _evaluated(self, part: str, *, final: bool = False) -> dict[str, float]:
-        """The metrics of the weights as they are; of the final ones, texts of the task are stored too."""
+        """The metrics of the current weights; if these are final, texts that the task makes are stored too."""
         batch_size = self.config.evaluation_batch_size or self.config.batch_size
         kept = dict[str, str]() if final else None
         data = getattr(self.splits, part), self.splits.info, batch_size
@@ -256,7 +253,7 @@ class _Training:
     # -- the end -------------------------------------------------------------------------------------------------------
 
     def tested(self, done: dict[str, Any]) -> dict[str, Any]:
-        """The results of a run that is done, with those of its best weights on the test examples."""
+        """The results of a run that is done, to which those of its best weights on the test examples are added."""
         self.learner.load_weights(read_checkpoint(self.run.weights).tensors)
         results = {**done, "test": self._evaluated("test", final=True)}
         if self.accelerator.is_main_process:

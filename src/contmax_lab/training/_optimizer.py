@@ -28,7 +28,15 @@ def make_optimizer(task: Task, model: nn.Module, training: TrainingConfig) -> to
         UsageError: if there is no such optimizer, or it does not take the options.
         LabError: if a parameter that learns is in no group.
     """
-    kind = _named(training.optimizer)
+    known = {
+        word.lower(): kind
+        for word, kind in vars(torch.optim).items()
+        if isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer) and word.lower() not in _UNSUITABLE
+    }
+    kind = known.get(training.optimizer.lower())
+    if kind is None:
+        near = nearest(training.optimizer.lower(), list(known)) or ";"
+        raise UsageError(f"training.optimizer is {training.optimizer!r}{near} known are {', '.join(sorted(known))}")
     options: dict[str, Any] = {"momentum": 0.9} if kind is torch.optim.SGD else {}
     options |= {"lr": float(training.learning_rate), **training.optimizer_options}
     groups = _groups(task, model, training)
@@ -41,18 +49,6 @@ def make_optimizer(task: Task, model: nn.Module, training: TrainingConfig) -> to
         return kind(groups, **options)
     except (TypeError, ValueError) as error:
         raise UsageError(f"training.optimizer {training.optimizer}: {' '.join(str(error).split())}") from None
-
-
-def _named(name: str) -> type[torch.optim.Optimizer]:
-    known = {
-        word.lower(): kind
-        for word, kind in vars(torch.optim).items()
-        if isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer) and word.lower() not in _UNSUITABLE
-    }
-    if name.lower() not in known:
-        near = nearest(name.lower(), list(known)) or ";"
-        raise UsageError(f"training.optimizer is {name!r}{near} known are {', '.join(sorted(known))}")
-    return known[name.lower()]
 
 
 def _groups(task: Task, model: nn.Module, training: TrainingConfig) -> list[dict[str, Any]]:

@@ -3,8 +3,7 @@
 import secrets
 import sys
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import yaml
 
@@ -87,16 +86,11 @@ class Display:
                 TextColumn("{task.fields[speed]} {task.fields[news]}"),
                 console=Console(stderr=True),
             )
+            self._bar.start()
             self._task = self._bar.add_task(title, total=epochs, epoch=0, speed="", news="")
 
-    def __enter__(self) -> Self:
-        if self._bar is not None:
-            self._bar.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """Take the bar away."""
         if self._bar is not None:
             self._bar.stop()
 

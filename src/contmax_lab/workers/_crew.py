@@ -14,10 +14,10 @@ from contmax_lab.errors import Diverged, Interrupted, LabError
 from contmax_lab.runs import Run
 from contmax_lab.training import stop_requests, train, train_together
 
-# How a training ended, with a sentence about it: what a worker returns.
+# What a worker returns: how a training ended, and a sentence about the end.
 Kind = Literal["done", "diverged", "failed", "stopped"]
 Verdict = tuple[Kind, str]
-# The file in the folder of an ensemble with all that it needs to go on.
+# The checkpoint in the folder of an ensemble, from which an interrupted training continues.
 _CHECKPOINT = "ensemble.safetensors"
 # Seconds between two checks of the deadline, of Ctrl-C and of outcomes.
 _PATIENCE = 0.2
@@ -39,7 +39,7 @@ class Training:
 
     @property
     def runs(self) -> tuple["Training", ...]:
-        """The one run that it is."""
+        """The run of this training, as a tuple, since an ensemble has several."""
         return (self,)
 
 
@@ -91,7 +91,7 @@ class Crew(Protocol):
 
 
 class Workers(Protocol):
-    """Which workers to use: a description, until it is opened."""
+    """A description of workers, which start when it is opened."""
 
     def open(self) -> AbstractContextManager[Crew]:
         """Start or join them.
@@ -143,7 +143,7 @@ def train_all(
 
 
 def attempt(work: Work) -> Verdict:
-    """Train, or go on; whatever happens is returned, since one training that fails must not end the others."""
+    """Train, from the start or from a checkpoint. Errors are returned: they must not end the other trainings."""
     try:
         if isinstance(work, Ensemble):
             runs = [Run(training.folder) for training in work.runs]

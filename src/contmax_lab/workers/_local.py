@@ -64,13 +64,13 @@ class LocalCrew:
         return [self._ended(worker) for worker in list(self._busy) if worker.pipe in heard]
 
     def stop(self) -> list[Outcome]:
-        """By SIGTERM, after which a training saves between two steps."""
+        """Send SIGTERM, after which a training saves its state between two steps."""
         for worker in self._busy:
             worker.ask_to_stop()
         return [outcome for worker in list(self._busy) if (outcome := self._ended(worker)).problem is None]
 
     def dismiss(self) -> None:
-        """Idle workers leave when no more work can come; others, after an error, save and leave."""
+        """End the workers: an idle worker at once, any other, after an error, when it has saved its training."""
         for worker in self._busy:
             worker.ask_to_stop()
         workers = [*self._idle, *self._busy]
@@ -80,7 +80,7 @@ class LocalCrew:
             worker.process.join()
 
     def _ended(self, worker: "_Worker") -> Outcome:
-        """The outcome of a worker, waited for."""
+        """Wait for the outcome of a worker."""
         try:
             kind, text = worker.pipe.recv()
             self._idle.append(worker)

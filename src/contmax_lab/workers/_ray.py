@@ -20,7 +20,7 @@ from contmax_lab.workers._crew import Ensemble, Outcome, Training, Verdict, Work
 
 # Seconds until a file of another machine is seen here at the latest, and until a lost process is dead.
 _PATIENCE = 60.0
-# Seconds for a machine to answer that it is there, and between two looks at the machines.
+# Seconds within which a machine must answer, and seconds between two checks of the machines.
 _CONNECT, _LOOK = 10.0, 2.0
 _SHARED = "storage that all machines share, under the same path"
 
@@ -44,7 +44,7 @@ class Order(TypedDict):
 
 
 def train_ordered(order: Order) -> Verdict:
-    """Train, or go on from the last checkpoint, if a worker before this one was lost."""
+    """Train; if an earlier worker was lost, from its last checkpoint."""
     where = order["current_folder"]
     try:
         try:
@@ -76,7 +76,7 @@ def _is_free(run: Run) -> bool:
 
 
 def _comes_true(check: Callable[[], bool]) -> bool:
-    """Whether something is true before patience ends; a file server may show a new file late."""
+    """Whether a condition becomes true before patience ends; a file server may show a new file late."""
     started = time.monotonic()
     while not check():
         if time.monotonic() - started > _PATIENCE:
@@ -148,12 +148,12 @@ class RayCrew:
         self._machines, self._looked = self._alive(), time.monotonic()
 
     def has_room(self) -> bool:
-        """Whether the cluster as it is now has room: machines come and go."""
+        """Whether the machines that the cluster has now have room for one more training."""
         if self._cluster.jobs:
             return len(self._under_way) < self._cluster.jobs
         resources = self._ray.cluster_resources()
         by_gpus = resources.get("GPU", 0.0) / self._gpus if self._gpus else float("inf")
-        # Without any machine one training waits.
+        # If the cluster has no machine, one training waits for one.
         return len(self._under_way) < max(1, int(min(resources.get("CPU", 0.0), by_gpus)))
 
     def begin(self, training: Work) -> None:
@@ -175,7 +175,7 @@ class RayCrew:
         self._under_way[self._train.remote(order)] = training
 
     def outcomes(self, seconds: float) -> list[Outcome]:
-        """Outcomes by the workers; losses of machines are printed, and their trainings go on elsewhere."""
+        """Outcomes of the workers; a lost machine is reported, and its trainings continue on other machines."""
         self._notice_losses()
         refused, self._refused = self._refused, []
         if not refused and not self._under_way:
@@ -209,7 +209,7 @@ class RayCrew:
             print(lost, file=sys.stderr, flush=True)
 
     def _ended(self, reference: Any) -> Outcome | None:
-        """The outcome of a task; None if it begins again."""
+        """The outcome of a task; None if the task starts again."""
         training = self._under_way.pop(reference)
         try:
             kind, text = self._ray.get(reference)

@@ -136,19 +136,16 @@ def _normmax_losses(X: Tensor, target: Tensor, alpha: float | Tensor, ignore_ind
     if target.is_floating_point():
         y = target.to(x.dtype)
         distance = torch.where((y == 0) & (x == -torch.inf), 0, top - x)
-        loss = loss + (y * distance).sum(-1, keepdim=True) - (1 - _norm(y, alpha))
+        # Dividing by the largest entry keeps high powers of small numbers from underflowing.
+        largest = y.detach().amax(-1, keepdim=True)
+        scale = torch.where(largest > 0, largest, 1)
+        norm = scale * power_on_support(y / scale, alpha).sum(-1, keepdim=True) ** (1 / alpha)
+        loss = loss + (y * distance).sum(-1, keepdim=True) - (1 - norm)
     else:
         ignored = (target == ignore_index).unsqueeze(-1)
         loss = loss + top - x.gather(-1, target.unsqueeze(-1).masked_fill(ignored, 0))
     loss = loss.masked_fill(nothing, torch.inf).masked_fill(ignored, 0)
     return loss.squeeze(-1).to(output_dtype(X))
-
-
-def _norm(y: Tensor, alpha: float | Tensor) -> Tensor:
-    """‖y‖_α of y ≥ 0. Dividing by the largest entry keeps high powers of small numbers from underflowing."""
-    top = y.detach().amax(-1, keepdim=True)
-    scale = torch.where(top > 0, top, 1)
-    return scale * power_on_support(y / scale, alpha).sum(-1, keepdim=True) ** (1 / alpha)
 
 
 class _GenericLoss(_Configured):

@@ -79,7 +79,10 @@ def collects_attentions() -> bool:
 def attention_layers(model: Module) -> Iterator[tuple[str, Any]]:
     """(name, layer) of every layer that looks up its attention function by the name in `layer.config`."""
     for name, module in model.named_modules():
-        if _looks_attention_up(type(module)):
+        # `forward` of an attention layer calls ALL_ATTENTION_FUNCTIONS.get_interface; no other mark exists.
+        code = getattr(inspect.unwrap(type(module).forward), "__code__", None)
+        looks_up = code is not None and "ALL_ATTENTION_FUNCTIONS" in code.co_names
+        if looks_up and not isinstance(module, PreTrainedModel):
             yield name, module
 
 
@@ -187,12 +190,6 @@ def require_interface(model: PreTrainedModel) -> None:
                 f'attn_implementation="{NAME}". For the other parts of a composite model, pass '
                 f'attn_implementation={{"text_config": "{NAME}"}}.'
             )
-
-
-def _looks_attention_up(kind: type[Module]) -> bool:
-    # `forward` of an attention layer calls ALL_ATTENTION_FUNCTIONS.get_interface; no other mark exists.
-    code = getattr(inspect.unwrap(kind.forward), "__code__", None)
-    return code is not None and "ALL_ATTENTION_FUNCTIONS" in code.co_names and not issubclass(kind, PreTrainedModel)
 
 
 def _own_modules(module: Module) -> Iterator[Module]:

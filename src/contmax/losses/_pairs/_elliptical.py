@@ -257,16 +257,6 @@ def is_infinite(order: Number) -> bool:
     return not isinstance(order, Tensor) and math.isinf(order)
 
 
-def _eta_of_triangular(order: Number) -> Number:
-    """η of a triangular density, which at half-width a has ∫p^α = 2a^{1−α}/(α+1)."""
-    return -0.5 * math.log(6.0) - 0.5 * _log1p_over(0.5 * order)
-
-
-def _eta_of_laplace(order: Number) -> Number:
-    """η of a Laplace density, which at scale b has ∫p^α = (2b)^{1−α}/α."""
-    return -0.5 * math.log(2.0) - _log1p_over(order)
-
-
 def _eta_of_beta_gaussian(gap: Number, order: Number, dim: int) -> Number:
     r"""η of the β-Gaussian of index 1 + ε′ in N dimensions; G is `log_gamma_ratio`.
 
@@ -379,8 +369,16 @@ _SUMMARIES: dict[type, Callable[[Any], Summary]] = {
         (p.high.double() - p.low.double()) / math.sqrt(12.0),
         lambda order: _ETA_OF_UNIFORM,
     ),
-    Triangular: lambda p: _of_line(p.loc.double(), (p.scale.double() / 6).sqrt(), _eta_of_triangular),
-    Laplace: lambda p: _of_line(p.loc.double(), math.sqrt(2.0) * p.scale.double(), _eta_of_laplace),
+    # At half-width a, ∫p^α = 2a^{1−α}/(α+1).
+    Triangular: lambda p: _of_line(
+        p.loc.double(),
+        (p.scale.double() / 6).sqrt(),
+        lambda order: -0.5 * math.log(6.0) - 0.5 * _log1p_over(0.5 * order),
+    ),
+    # At scale b, ∫p^α = (2b)^{1−α}/α.
+    Laplace: lambda p: _of_line(
+        p.loc.double(), math.sqrt(2.0) * p.scale.double(), lambda order: -0.5 * math.log(2.0) - _log1p_over(order)
+    ),
     StudentT: _of_student,
     Independent: _of_independent,
 }

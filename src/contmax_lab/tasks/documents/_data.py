@@ -63,16 +63,13 @@ def prepared(path: Path, vectors: Path | None, cache: Path | None) -> Prepared:
     vectors = find_vectors(path) if vectors is None else vectors
     if not vectors.is_file():
         raise LabError(f"{vectors}: no such file; pass it as --data.vectors")
-    key, root = _key(sources, vectors), path / ".contmax" if cache is None else cache
-    return _read(prepared_folder(root, KEY_FILE, key, lambda folder: _prepare(sources, vectors, folder)))
-
-
-def _key(sources: dict[str, list[Path]], vectors: Path) -> dict[str, object]:
-    """The key of the cache: names, sizes and times of the files."""
+    # The key of the cache has names, sizes and times of all files.
     files = [*(path for paths in sources.values() for path in [*paths, *film_files(paths)]), vectors]
     first = {part: str(paths[0].parent) for part, paths in sources.items() if paths}
-    of = fingerprint(files)
-    return {"format": _FORMAT, "reviews": first, "vectors": str(vectors), "files": len(files), "of": of}
+    names = {"reviews": first, "vectors": str(vectors), "files": len(files)}
+    key = {"format": _FORMAT, **names, "of": fingerprint(files)}
+    root = path / ".contmax" if cache is None else cache
+    return _read(prepared_folder(root, KEY_FILE, key, lambda folder: _prepare(sources, vectors, folder)))
 
 
 def _prepare(sources: dict[str, list[Path]], vectors: Path, folder: Path) -> None:
@@ -142,8 +139,7 @@ def load(data: DocumentsData, seed: int = 0) -> Splits:
     read = prepared(data.path, data.vectors, data.cache)
     train, test = read.train, read.test
     held_out = held_out_reviews(train.labels, read.films, data.valid, data.split)
-    kept, valid = ((held_out == chosen).nonzero().flatten().tolist() for chosen in (False, True))
-    words = _words_of(train[kept], FIRST_WORD + len(read.words))[: data.max_words or None]
+    words = _words_of(train[~held_out], FIRST_WORD + len(read.words))[: data.max_words or None]
     columns = min(data.dimensions or read.vectors.shape[1], read.vectors.shape[1])
     vectors = torch.from_numpy(read.vectors[words - FIRST_WORD, :columns]).float()
     # A word without a vector of its own begins with the mean of all.
@@ -152,11 +148,10 @@ def load(data: DocumentsData, seed: int = 0) -> Splits:
     numbers[words] = torch.arange(FIRST_WORD, FIRST_WORD + len(words), dtype=numbers.dtype)
     train, test = (dataclasses.replace(part, tokens=numbers[part.tokens]) for part in (train, test))
     if data.deletion:
-        draws = torch.rand(len(test.tokens), generator=torch.Generator().manual_seed(seed))
-        test = dataclasses.replace(test, draws=draws)
+        test = test.with_draws(seed)
     known = [read.words[number - FIRST_WORD] for number in words.tolist()]
     info = {"vectors": table, "words": known, "vocabulary": len(known), "dimensions": columns}
-    return Splits(train[kept], train[valid], test, info)
+    return Splits(train[~held_out], train[held_out], test, info)
 
 
 def _words_of(documents: NumberedReviews, count: int) -> Tensor:

@@ -80,20 +80,12 @@ class Reader(nn.Module):
         vectors = self.dropout(self.embedding(tokens))
         states = self.encoder(vectors, mask)
         values = states if self.value is None else self.value(vectors)
-        context, attended = self._attended(values, states, mask)
-        weights, density = attended if isinstance(attended, tuple) else (attended, None)
-        if isinstance(weights, BetaGaussian):
-            weights, density = None, weights
-        return values, Attended(context, weights, density)
-
-    def _attended(self, values: Tensor, states: Tensor, mask: Tensor) -> tuple[Tensor, Any]:
-        """Context (B, 2·hidden_dim), and the weights, the density or both."""
         if self.value is None:
-            return self.attention(states, mask=mask)  # type: ignore[no-any-return]
+            return values, Attended.of(*self.attention(values, mask=mask))
         if isinstance(self.attention, DiscreteAttention):
             _, weights = self.attention(states, mask=mask)
-            return (weights.unsqueeze(-2) @ values).squeeze(-2), weights
-        return self.attention(values, keys=states, mask=mask)  # type: ignore[no-any-return]
+            return values, Attended((weights.unsqueeze(-2) @ values).squeeze(-2), weights)
+        return values, Attended.of(*self.attention(values, keys=states, mask=mask))
 
 
 class Encoder(nn.Module):

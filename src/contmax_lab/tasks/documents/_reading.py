@@ -1,4 +1,4 @@
-"""What a network says of reviews, where it looked, and the deletion test: is what it attends to what it needs?"""
+"""The answers of a network to reviews, where it attended, and the deletion test: does it need the attended words?"""
 
 import dataclasses
 from collections.abc import Callable
@@ -16,7 +16,7 @@ _MOST = 0.95
 
 @dataclasses.dataclass(frozen=True)
 class Shortened:
-    """What the network says of reviews of which `words` (B,) words are left; logits of none mean nothing."""
+    """Logits for shortened reviews, of which `words` (B,) words are left; without words, a logit has no meaning."""
 
     logits: Tensor
     words: Tensor

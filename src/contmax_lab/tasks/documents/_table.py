@@ -39,20 +39,16 @@ def _continuous_rows(variant: str, *sizes: int) -> tuple[Row, ...]:
     )
 
 
-def _head_rows(variant: str) -> tuple[Row, ...]:
-    """Heads that begin narrower than the text, beside the paper's."""
-    return tuple(
+def _all_rows(variant: str) -> tuple[Row, ...]:
+    heads = (
         Row(
             f"Continuous sparsemax, {head}, K = 64",
             variant,
             ("--model.attention=continuous", f"--model.head={head}", "--model.num_basis=64"),
         )
-        for head in ("gates", "narrow")
+        for head in ("gates", "narrow")  # they begin narrower than the text, unlike the paper's
     )
-
-
-def _all_rows(variant: str) -> tuple[Row, ...]:
-    return (*_discrete_rows(variant), *_continuous_rows(variant, 32, 64, 128), *_head_rows(variant))
+    return (*_discrete_rows(variant), *_continuous_rows(variant, 32, 64, 128), *heads)
 
 
 START = Start("language/imdb", "model.start", ("data.", "model.hidden_dim="))

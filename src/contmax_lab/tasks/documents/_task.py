@@ -1,6 +1,6 @@
 """The task documents: losses and measures of readings, pictures of where models look."""
 
-from collections.abc import Callable, Sequence, Sized
+from collections.abc import Sequence, Sized
 from pathlib import Path
 from typing import Any, cast
 
@@ -22,21 +22,6 @@ from contmax_lab.tasks.documents.pretrained import PretrainedReader, examples_se
 _WORDS = 36
 _REVIEWS = 4
 _NAMES = {"discrete": "discrete", "continuous": "continuous", "combined": "discrete + continuous"}
-
-
-def attended_words(runs: Sequence[TrainedRun], examples: Sequence[int] = ()) -> list[Figure]:
-    """One picture for each of some validation reviews, by default short ones, with a panel for each run."""
-    if not runs:
-        return []
-    return [_review(runs, place) for place in examples or _chosen(cast(NumberedReviews, runs[0].splits.valid))]
-
-
-def _chosen(documents: NumberedReviews) -> list[int]:
-    """Reviews of about the right length, positive and negative ones in turn."""
-    order = (documents.lengths - _WORDS).abs().argsort(stable=True).tolist()
-    labels = documents.labels.tolist()
-    sides = [[place for place in order if labels[place] == label] for label in (1, 0)]
-    return [place for pair in zip(*sides, strict=False) for place in pair][:_REVIEWS]
 
 
 @torch.no_grad()
@@ -68,10 +53,8 @@ class DocumentClassification(Task, settings=SETTINGS):
 
     summary = "film reviews, positive or negative, by attention over their words"
     looks_at = "text"
-
-    def load(self, data: DocumentsData, seed: int) -> Splits:
-        """The split has a seed of its own, so that seeds of the training share it."""
-        return load(data, seed)
+    load = staticmethod(load)
+    export = staticmethod(export)
 
     def build(self, model: DocumentsModel, splits: Splits) -> nn.Module:
         """A network with fresh weights and the word vectors of the data."""
@@ -84,9 +67,7 @@ class DocumentClassification(Task, settings=SETTINGS):
 
     def batch(self, split: Sized, indices: Sequence[int]) -> Batch:
         """Numbers of words, padded, and labels; random numbers where the reviews are to be tested by deletion."""
-        documents = cast(NumberedReviews, split)[indices]
-        batch, draws = {"tokens": documents.padded(), "labels": documents.labels}, documents.padded_draws()
-        return batch if draws is None else {**batch, "draws": draws}
+        return cast(NumberedReviews, split)[indices].batch()
 
     def loss(self, output: Reading, batch: Batch) -> tuple[Tensor, Tensor]:
         """Cross-entropy."""
@@ -114,8 +95,14 @@ class DocumentClassification(Task, settings=SETTINGS):
         return (PAPER, NO_START, IMDB, FEW_FUNCTIONS, SPEED, PLACES)
 
     def figures(self, runs: Any, examples: Sequence[int] = ()) -> Any:
-        """Where trained models look in some reviews."""
-        return attended_words(runs, examples)
+        """Where trained models look in some validation reviews, by default positive and negative ones in turn."""
+        if not runs:
+            return []
+        documents = cast(NumberedReviews, runs[0].splits.valid)
+        order, labels = (documents.lengths - _WORDS).abs().argsort(stable=True).tolist(), documents.labels.tolist()
+        sides = [[place for place in order if labels[place] == label] for label in (1, 0)]
+        chosen = [place for pair in zip(*sides, strict=False) for place in pair][:_REVIEWS]
+        return [_review(runs, place) for place in examples or chosen]
 
     def predict(self, trained: TrainedRun, words: Sequence[str]) -> Prediction:
         """Whether a text is positive, and which of its words say so."""
@@ -133,10 +120,6 @@ class DocumentClassification(Task, settings=SETTINGS):
     def showcase(self) -> Sequence[Section]:
         """The model that comes with the package, on sentences of ours."""
         return [examples_section(PretrainedReader.load())]
-
-    def export(self, trained: TrainedRun, folder: Path, measure: Callable[[nn.Module, str], dict[str, float]]) -> int:
-        """float16 weights, words, a card with the figures."""
-        return export(trained, folder, measure)
 
     def read_exported(self, folder: Path) -> tuple[nn.Module, dict[str, Any]]:
         """The reader of a folder, and its words."""

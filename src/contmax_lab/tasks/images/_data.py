@@ -44,7 +44,15 @@ def load(data: ImagesData) -> Splits:
     """Find the files, then read those that the limit leaves."""
 
     def read(path: Path) -> list[_File]:
-        return _files_of_folders(path) if path.is_dir() else _files_of_table(path, data)
+        if path.is_dir():
+            return _files_of_folders(path)
+        files: dict[Path, _File] = {}
+        for row in read_table(path, [data.file, data.label]):
+            named = path.parent / row.text(data.file)
+            if named in files:
+                raise row.place.problem(f"{named} is also in line {files[named].label.place.line}")
+            files[named] = _File(named, Label(row.text(data.label), row.place))
+        return list(files.values())
 
     def part(files: Sequence[_File], target: Tensor) -> Pictures:
         # Errors name the line of a table; in a folder the file itself is the place.
@@ -73,13 +81,3 @@ def _files_of_folders(folder: Path) -> list[_File]:
     if not files:
         raise LabError(f"{folder}: no folders in it; there must be one for each class, with its images")
     return files
-
-
-def _files_of_table(path: Path, data: ImagesData) -> list[_File]:
-    files: dict[Path, _File] = {}
-    for row in read_table(path, [data.file, data.label]):
-        named = path.parent / row.text(data.file)
-        if named in files:
-            raise row.place.problem(f"{named} is also in line {files[named].label.place.line}")
-        files[named] = _File(named, Label(row.text(data.label), row.place))
-    return list(files.values())

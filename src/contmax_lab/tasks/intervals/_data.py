@@ -2,9 +2,7 @@
 
 import dataclasses
 import datetime
-import math
 from collections.abc import Sequence
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -133,19 +131,19 @@ def _windows(ranges: dict[int, tuple[float, float]], lags: int, first: int, last
 
 def _read(data: IntervalsData, first: int, last: int) -> dict[int, tuple[float, float]]:
     """Day → lowest and highest temperature, of the days that count."""
-    path = existing_file(data.path or _seattle(), "a csv file of daily temperatures", _ORIGINAL)
+    path = data.path or require_folder("vega_datasets", "The demo's temperature data") / "_data" / "seattle-weather.csv"
+    existing_file(path, "a csv file of daily temperatures", _ORIGINAL)
     columns = [data.date, data.minimum, data.maximum, *([data.hours] if data.hours else [])]
     ranges: dict[int, tuple[float, float]] = {}
-    for number, row in read_csv(path, columns):
-        place = f"{path}, line {number}"
-        day = _day(row[data.date], place)
-        if not first <= day <= last or not row[data.minimum] or not row[data.maximum]:
+    for row in read_csv(path, columns):
+        day = _day(row.fields[data.date], f"{path}, line {row.place.line}")
+        if not first <= day <= last or not row.fields[data.minimum] or not row.fields[data.maximum]:
             continue
-        if data.hours and _number(row[data.hours], place) < 24:
+        if data.hours and row.number(data.hours) < 24:
             continue
-        low, high = _number(row[data.minimum], place), _number(row[data.maximum], place)
+        low, high = row.number(data.minimum), row.number(data.maximum)
         if low > high:
-            raise LabError(f"{place}: the lowest temperature, {low}, is above the highest, {high}")
+            raise row.place.problem(f"the lowest temperature, {low}, is above the highest, {high}")
         # A day without variation has no width to learn from.
         if low < high:
             ranges[day] = (low, high)
@@ -156,22 +154,8 @@ def _read(data: IntervalsData, first: int, last: int) -> dict[int, tuple[float, 
     return ranges
 
 
-def _seattle() -> Path:
-    return require_folder("vega_datasets", "The demo's temperature data") / "_data" / "seattle-weather.csv"
-
-
 def _day(text: str, place: str) -> int:
     try:
         return datetime.date.fromisoformat(text.strip().replace("/", "-")).toordinal()
     except ValueError:
         raise LabError(f"{place}: {text!r} is not a date YYYY-MM-DD") from None
-
-
-def _number(text: str, place: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value):
-        raise LabError(f"{place}: {text!r} is not a finite number")
-    return value

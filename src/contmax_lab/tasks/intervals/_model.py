@@ -83,6 +83,11 @@ class Forecast:
     density: Distribution | None = None
     learns_width: bool = False
 
+    @property
+    def edges(self) -> tuple[Tensor, Tensor]:
+        """Low and high end of the interval, both of shape (B,)."""
+        return self.loc - self.half_width, self.loc + self.half_width
+
 
 class Network(nn.Module):
     """Features of a day → forecast.

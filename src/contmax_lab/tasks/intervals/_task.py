@@ -57,8 +57,8 @@ def day_ahead_bands(runs: Sequence[TrainedRun]) -> Figure:
     """
     days = [_last_year(trained) for trained in runs]
     edges = [_predicted(trained, year) for trained, year in zip(runs, days, strict=True)]
-    valid = [set(cast(Days, trained.splits.valid).ordinal.tolist()) for trained in runs]
-    held_out = [sorted(own.intersection(year.ordinal.tolist())) for own, year in zip(valid, days, strict=True)]
+    valid = [cast(Days, trained.splits.valid).ordinal.tolist() for trained in runs]
+    held_out = [sorted({*own} & {*year.ordinal.tolist()}) for own, year in zip(valid, days, strict=True)]
     caption = (
         f"{_WHICH_YEAR} The interval that each model predicts for a day from the days before it (between the coloured "
         "lines), over the observed lowest to highest temperature (grey, darker where it was predicted). Error: root "
@@ -138,8 +138,7 @@ def _on_calendar(values: Tensor, days: Days) -> Tensor:
 @torch.no_grad()
 def _predicted(trained: TrainedRun, days: Days) -> tuple[Tensor, Tensor]:
     """Predicted edges from the observed days before each day; NaN where these are missing."""
-    forecast = trained.model({"features": days.features})
-    low, high = forecast.loc - forecast.half_width, forecast.loc + forecast.half_width
+    low, high = trained.model({"features": days.features}).edges
     return _on_calendar(low, days), _on_calendar(high, days)
 
 
@@ -179,7 +178,7 @@ def _rolled_out(trained: TrainedRun, days: Days, starts: Sequence[int]) -> tuple
     edges = torch.empty(last - first + 1, 2)
     while len(day):
         forecast = trained.model({"features": torch.cat([window, indices[day].unsqueeze(-1)], -1)})
-        edge = torch.stack([forecast.loc - forecast.half_width, forecast.loc + forecast.half_width], -1)
+        edge = torch.stack(forecast.edges, -1)
         edges[day] = edge
         going = day + 1 < end
         window = torch.cat([window[:, 2:], edge], -1)[going]
@@ -231,7 +230,7 @@ class Intervals(Task, settings=SETTINGS):
         Beside J also both of its lengths, of which `summarise` makes the ratio of their sums.
         """
         low, high = batch["low"], batch["high"]
-        predicted_low, predicted_high = output.loc - output.half_width, output.loc + output.half_width
+        predicted_low, predicted_high = output.edges
         common = (torch.minimum(high, predicted_high) - torch.maximum(low, predicted_low)).clamp(min=0)
         length, predicted_length = high - low, 2 * output.half_width
         union = length + predicted_length - common
@@ -252,9 +251,8 @@ class Intervals(Task, settings=SETTINGS):
 
     def answer(self, output: Forecast, batch: Batch, info: dict[str, Any]) -> str:
         """The forecast and what was observed, in °C."""
-        forecast = output.loc - output.half_width, output.loc + output.half_width
         low, high, seen_low, seen_high = (
-            float(edge) * info["half_range"] + info["center"] for edge in (*forecast, batch["low"], batch["high"])
+            float(edge) * info["half_range"] + info["center"] for edge in (*output.edges, batch["low"], batch["high"])
         )
         return f"{low:.1f} to {high:.1f} °C; observed: {seen_low:.1f} to {seen_high:.1f} °C"
 

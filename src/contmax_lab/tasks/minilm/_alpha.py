@@ -66,7 +66,7 @@ class RisingAlpha:
         return torch.full((self.bert.config.num_hidden_layers,), self.bert.config.entmax_alpha)
 
     def parameters(self) -> list[torch.nn.Parameter]:
-        """Those that stand for a learned α."""
+        """The parameters that encode a learned α."""
         return self._logits() if self.learned else []
 
     def _logits(self) -> list[torch.nn.Parameter]:

@@ -1,8 +1,6 @@
 """Reviews as numbers of tokens, beside the weights of the model: one small folder that a training needs."""
 
 import bz2
-import dataclasses
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -17,9 +15,9 @@ from contmax_lab.data import (
     NumberedReviews,
     film_files,
     held_out_reviews,
+    limited,
     read_reviews,
     review_sources,
-    shuffled,
 )
 from contmax_lab.errors import LabError
 from contmax_lab.files import fingerprint, prepared_folder
@@ -33,17 +31,8 @@ _FORMAT = 1
 _FIELDS = ("lengths", "labels", "films")
 # Numbers of tokens are stored in two bytes.
 _MOST_TOKENS = 2**16
-# Batches are padded to a multiple of this many tokens: kernels on a GPU are made anew for fewer shapes.
-_MULTIPLE = 16
 # Reviews that the tokenizer takes at once.
 _TOGETHER = 1000
-
-
-def batch_of(reviews: NumberedReviews) -> dict[str, Tensor]:
-    """``tokens`` (B, L), padded with 0; ``labels``; and ``draws`` (B, L) where there are any."""
-    batch = {"tokens": reviews.padded(_MULTIPLE), "labels": reviews.labels}
-    draws = reviews.padded_draws(_MULTIPLE)
-    return batch if draws is None else {**batch, "draws": draws}
 
 
 def prepared(data: MinilmData) -> Path:
@@ -57,7 +46,7 @@ def prepared(data: MinilmData) -> Path:
     if (data.path / KEY_FILE).is_file():
         return data.path
     sources, pretrained = review_sources(data.path), pretrained_folder(data.pretrained)
-    files = [*(path for paths in sources.values() for path in [*paths, *film_files(paths)])]
+    files = [path for paths in sources.values() for path in [*paths, *film_files(paths)]]
     key = {
         "format": _FORMAT,
         "reviews": {part: str(paths[0].parent) for part, paths in sources.items() if paths},
@@ -78,12 +67,19 @@ def _prepare(sources: dict[str, list[Path]], pretrained: Path, max_tokens: int, 
     tokenizer.enable_truncation(max_tokens)
     parts = {}
     for part in REVIEW_PARTS:
-        texts, labels, films = _columns(sources[part])
-        numbers = list(_tokenised(tokenizer, texts))
+        texts, labels, films = [], [], []
+        numbers_of_films: dict[str, int] = {"": -1}
+        for review in read_reviews(sources[part]):
+            texts.append(review.text.replace("<br />", " "))
+            labels.append(review.label)
+            # The number of the film, −1 where it is not known.
+            films.append(numbers_of_films.setdefault(review.film, len(numbers_of_films) - 1))
+        pieces = [texts[start : start + _TOGETHER] for start in range(0, len(texts), _TOGETHER)]
+        numbers = [np.array(text.ids, dtype=np.uint16) for piece in pieces for text in tokenizer.encode_batch(piece)]
         lengths = np.array([len(own) for own in numbers], dtype=np.uint16)
         parts[part] = np.concatenate(numbers)
-        columns: dict[str, NDArray] = dict(zip(_FIELDS, (lengths, labels, films), strict=True))
-        for field, values in columns.items():
+        columns: tuple[NDArray, ...] = (lengths, np.array(labels, dtype=np.int8), np.array(films, dtype=np.int32))
+        for field, values in zip(_FIELDS, columns, strict=True):
             np.save(folder / f"{part}.{field}.npy", values)
     used = np.unique(np.concatenate([np.array([PADDING], dtype=np.uint16), *parts.values()]))
     for part, tokens in parts.items():
@@ -91,23 +87,6 @@ def _prepare(sources: dict[str, list[Path]], pretrained: Path, max_tokens: int, 
         with bz2.open(folder / f"{part}.tokens.npy.bz2", "wb") as file:
             np.save(file, np.searchsorted(used, tokens).astype(np.uint16))
     write_half(pretrained, folder, used)
-
-
-def _columns(paths: list[Path]) -> tuple[list[str], NDArray[np.int8], NDArray[np.int32]]:
-    """Texts, labels and numbers of films, −1 where not known."""
-    films: dict[str, int] = {"": -1}
-    texts, labels, film = [], [], []
-    for review in read_reviews(paths):
-        texts.append(review.text.replace("<br />", " "))
-        labels.append(review.label)
-        film.append(films.setdefault(review.film, len(films) - 1))
-    return texts, np.array(labels, dtype=np.int8), np.array(film, dtype=np.int32)
-
-
-def _tokenised(tokenizer: object, texts: list[str]) -> Iterator[NDArray[np.uint16]]:
-    for start in range(0, len(texts), _TOGETHER):
-        for encoded in tokenizer.encode_batch(texts[start : start + _TOGETHER]):  # type: ignore[attr-defined]
-            yield np.array(encoded.ids, dtype=np.uint16)
 
 
 def load(data: MinilmData, seed: int = 0) -> Splits:
@@ -118,11 +97,9 @@ def load(data: MinilmData, seed: int = 0) -> Splits:
     except (OSError, ValueError, EOFError) as error:
         raise LabError(f"{folder} is damaged: {' '.join(str(error).split())}; delete it") from None
     held_out = held_out_reviews(train.labels, films, data.valid, data.split)
-    kept, held = ((held_out == chosen).nonzero().flatten().tolist() for chosen in (False, True))
-    draws = torch.rand(len(test.tokens), generator=torch.Generator().manual_seed(seed))
     train, valid, test = (
-        part[shuffled(len(part), data.split)[: data.limit]] if data.limit else part
-        for part in (train[kept], train[held], dataclasses.replace(test, draws=draws))
+        part[limited(len(part), data.limit, data.split)]
+        for part in (train[~held_out], train[held_out], test.with_draws(seed))
     )
     return Splits(train, valid, test, {"pretrained": folder})
 

@@ -46,7 +46,7 @@ class Weights:
         return cls(zeros, heads * lengths**2, received, alpha.to(zeros.device).expand(len(mask), -1))
 
     def per_text(self) -> dict[str, Tensor]:
-        """For each text, or for each group of texts that an example consists of."""
+        """The counts for each text, or for each group of texts that an example consists of."""
         return {"zeros": self.zeros, "pairs": self.pairs, "alpha": self.alpha}
 
 

@@ -48,16 +48,16 @@ class Converted(nn.Module):
         return _pooled(self.bert, tokens)[0]
 
     def weighed(self, tokens: Tensor) -> tuple[Tensor, Weights]:
-        """The same, and what is counted of the weights of all layers."""
+        """The mean of the last states, and counts of zeros among the weights of all layers."""
         mean, attentions = _pooled(self.bert, tokens, need_weights=True)
         return mean, Weights.of(attentions, tokens != PADDING, self.alpha.by_layer())
 
     def get_extra_state(self) -> Tensor:
-        """How many examples α has seen."""
+        """The number of examples that α has seen."""
         return torch.tensor(self.alpha.seen)
 
     def set_extra_state(self, state: Tensor) -> None:
-        """Go on from there."""
+        """Set the number of examples that α has seen."""
         self.alpha.seen = int(state)
 
 

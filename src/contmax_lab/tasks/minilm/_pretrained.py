@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import safetensors
@@ -46,7 +45,12 @@ def write_half(source: Path, target: Path, used: NDArray[np.integer]) -> None:
     Raises:
         LabError: if it is no BERT, or its weights are not what its configuration says.
     """
-    config = _config(source)
+    try:
+        config = json.loads((source / CONFIG).read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise LabError(f"{source / CONFIG} is not JSON: {error}") from None
+    if not isinstance(config, dict) or config.get("model_type") != "bert" or config.get("pad_token_id", 0) != PADDING:
+        raise LabError(f"{source} is not a BERT whose padding is the token 0; pass another --data.pretrained")
     try:
         with safetensors.safe_open(source / WEIGHTS, framework="numpy") as file:
             names = [name for name in file.keys() if not name.startswith(_UNUSED)]  # noqa: SIM118, no mapping
@@ -60,13 +64,3 @@ def write_half(source: Path, target: Path, used: NDArray[np.integer]) -> None:
     (target / WEIGHTS).write_bytes(save(half, {"format": "pt"}))
     content = {**config, "vocab_size": len(used), "pad_token_id": PADDING}
     (target / CONFIG).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-
-
-def _config(source: Path) -> dict[str, Any]:
-    try:
-        config = json.loads((source / CONFIG).read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise LabError(f"{source / CONFIG} is not JSON: {error}") from None
-    if not isinstance(config, dict) or config.get("model_type") != "bert" or config.get("pad_token_id", 0) != PADDING:
-        raise LabError(f"{source} is not a BERT whose padding is the token 0; pass another --data.pretrained")
-    return config

@@ -1,4 +1,4 @@
-"""The table: a pretrained model with softmax, and what becomes of it in each way to convert it."""
+"""The table: a pretrained model with softmax, and the models into which each way of conversion turns it."""
 
 from contmax_lab.contract import Metric, Row, Table, seeds
 

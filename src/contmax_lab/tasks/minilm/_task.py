@@ -11,7 +11,7 @@ from contmax_lab.contract import Batch, ParameterGroup, Splits, Table, Task
 from contmax_lab.data import NumberedReviews
 from contmax_lab.packages import require
 from contmax_lab.tasks.minilm import SETTINGS, MinilmData, MinilmModel
-from contmax_lab.tasks.minilm._data import batch_of, load, prepared
+from contmax_lab.tasks.minilm._data import load, prepared
 from contmax_lab.tasks.minilm._measures import Judged, Matched, spearman
 from contmax_lab.tasks.minilm._table import MINILM
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 # α of a head is one number, of which a sigmoid is taken: at the pace of weights it would stay where it begins.
 _PACE_OF_ALPHA = 100.0
+# Batches are padded to a multiple of this many tokens: kernels on a GPU are made anew for fewer shapes.
+_MULTIPLE = 16
 
 
 class Minilm(Task, settings=SETTINGS):
@@ -27,10 +29,7 @@ class Minilm(Task, settings=SETTINGS):
 
     summary = "a pretrained BERT is converted from softmax to entmax, on film reviews"
     curves = ("loss", "accuracy", "cosine")
-
-    def load(self, data: MinilmData, seed: int) -> Splits:
-        """The split has a seed of its own; that of the training draws the tokens that are deleted at random."""
-        return load(data, seed)
+    load = staticmethod(load)
 
     def prepare(self, data: MinilmData) -> str:
         """Weights in half precision and reviews as tokens, in a folder that is enough to train from."""
@@ -49,7 +48,7 @@ class Minilm(Task, settings=SETTINGS):
 
     def batch(self, split: Sized, indices: Sequence[int]) -> Batch:
         """Numbers of tokens, padded, and labels; random numbers for the test."""
-        return batch_of(cast(NumberedReviews, split)[indices])
+        return cast(NumberedReviews, split)[indices].batch(_MULTIPLE)
 
     def lengths(self, split: Sized) -> Sequence[int]:
         """Tokens of each review."""

@@ -22,8 +22,8 @@ class PlacesData:
             played backwards?; turns = two in turn, only some of it observed, who speaks longer?; digit = one on a
             canvas with clutter, which?
         path: folder with JapaneseVowels_TRAIN.ts and JapaneseVowels_TEST.ts; by default the one inside aeon.
-        shortest: length of a series over that of its utterance, at least; for one in noise.
-        longest: the same, at most.
+        shortest: least ratio of the length of a series to that of its utterance; for one in noise.
+        longest: greatest ratio of these lengths.
         dropped: share of a series of turns that was not observed.
         rate: frames per time, 1 = as recorded.
         labelled: share of the training examples whose true span may be learned from.
@@ -58,8 +58,8 @@ class PlacesModel:
         hidden_dim: channels of the values.
         dropout: share set to 0 in training, of the input channels, between convolutions and of what is attended to.
         drop_first: share of the gates shut in training, at the first step.
-        drop_last: the same after `drop_steps` steps.
-        drop_steps: number of steps over which it falls linearly.
+        drop_last: share of the gates shut in training after `drop_steps` steps.
+        drop_steps: number of steps over which this share falls linearly.
         least_half_width: smallest half-width of a density; the domain has sides of length 1.
         functions: Gaussian basis functions along each axis.
         penalty: penalty of the ridge fit; where observations have long gaps, a small one lets the signal oscillate in

@@ -86,7 +86,11 @@ class PlaceAttention(nn.Module):
         if self.kind == "discrete":
             self.attend: nn.Module = contmax.nn.DiscreteAttention(width, query_dim, **options)
             return
-        basis, options["penalty"] = _basis(int(model.functions), dim), float(model.penalty)
+        count, options["penalty"] = int(model.functions), float(model.penalty)
+        # The Gaussians are as wide as the distance between neighbours.
+        basis: Basis = contmax.basis.GaussianBasis.linspace(count, scale=1 / count)
+        if dim > 1:
+            basis = contmax.basis.MultivariateGaussianBasis.grid(count, scale=1 / count, dim=dim)
         if self.kind == "multihead":
             self.query = nn.Linear(query_dim or 1, width)
             self.attend = contmax.nn.MultiheadContinuousAttention(width, int(model.heads), basis, **options)
@@ -113,13 +117,6 @@ class PlaceAttention(nn.Module):
         else:
             _, weights = self.attend(scene.keys, scene.query, mask=scene.mask)
         return Place((weights.unsqueeze(1) @ scene.values).squeeze(1), weights, sparse=self.sparse)
-
-
-def _basis(functions: int, dim: int) -> Basis:
-    """Gaussians whose width is the distance between neighbours."""
-    if dim == 1:
-        return contmax.basis.GaussianBasis.linspace(functions, scale=1 / functions)
-    return contmax.basis.MultivariateGaussianBasis.grid(functions, scale=1 / functions, dim=dim)
 
 
 @dataclasses.dataclass(frozen=True)

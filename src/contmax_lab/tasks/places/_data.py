@@ -44,13 +44,21 @@ class Moving:
 
     def placed(self, indices: Sequence[int]) -> Batch:
         """The examples with these indices, each at a new place."""
-        source = self.source
-        batch = (
-            digit_in_clutter(source[indices], source)
-            if isinstance(source, Images)
-            else _in_noise(self.data, source[indices], source)
-        )
-        return {**batch, "span_known": self.spans[list(indices)]}
+        return {**self._drawn(indices), "span_known": self.spans[list(indices)]}
+
+    def _drawn(self, indices: Sequence[int]) -> Batch:
+        data, source = self.data, self.source
+        if isinstance(source, Images):
+            return digit_in_clutter(source[indices], source)
+        chosen = source[indices]
+        if data.kind == "utterance":
+            return one_in_noise(chosen, (data.shortest, data.longest))
+        # For each utterance a random one of another speaker.
+        differs = (chosen.speaker.unsqueeze(-1) != source.speaker).float()
+        others = source[torch.multinomial(differs, 1).squeeze(-1).tolist()]
+        if data.kind == "pair":
+            return two_in_noise(chosen, others, int(source.speaker.max()) + 1)
+        return irregular(two_in_turn(chosen, others), data.dropped)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,19 +129,3 @@ def _fixed(data: PlacesData, source: Utterances | Images, places: int, seed: int
         elif deletion:
             batch["background"] = torch.randn_like(batch["frames"]) * batch["mask"].unsqueeze(-1)
         return Fixed(batch)
-
-
-def _in_noise(data: PlacesData, chosen: Utterances, source: Utterances) -> Batch:
-    if data.kind == "utterance":
-        return one_in_noise(chosen, (data.shortest, data.longest))
-    others = source[_of_others(chosen, source)]
-    if data.kind == "pair":
-        return two_in_noise(chosen, others, int(source.speaker.max()) + 1)
-    return irregular(two_in_turn(chosen, others), data.dropped)
-
-
-def _of_others(chosen: Utterances, source: Utterances) -> list[int]:
-    """For each utterance a random one of another speaker."""
-    differs = (chosen.speaker.unsqueeze(-1) != source.speaker).float()
-    found: list[int] = torch.multinomial(differs, 1).squeeze(-1).tolist()
-    return found

@@ -1,11 +1,11 @@
 """An encoder, attention, a linear classifier."""
 
 import dataclasses
-from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import contmax
 from contmax_lab.contract import Batch
@@ -86,8 +86,11 @@ class Finder(nn.Module):
             return Answer(self.classifier(batch["query"]))
         given = "frames" if self.dim == 1 else "pixels"
         if self.training:
-            for gates in self._gates():
-                gates.drop_gates(self._dropped())
+            first, last = float(self.model.drop_first), float(self.model.drop_last)
+            dropped = first + (last - first) * (self.steps / self.model.drop_steps).clamp(max=1)
+            for part in self.modules():
+                if isinstance(part, contmax.nn.GateHead):
+                    part.drop_gates(dropped)
             self.steps += 1
         logits, scene, place = self._answer(batch, batch[given])
         answer = Answer(logits, scene, place, span_weight=float(self.model.span_weight))
@@ -113,19 +116,14 @@ class Finder(nn.Module):
         seen = self.dropout(frames)
         hidden = F.gelu(self.first(seen.mT)) * mask.unsqueeze(1)
         values = (F.gelu(self.second(self.dropout(hidden))) * mask.unsqueeze(1)).mT
-        keys = values if self.states is None else self._recurrent(seen, mask)
+        keys = values
+        if self.states is not None:
+            packed = pack_padded_sequence(seen, mask.sum(-1).cpu(), batch_first=True, enforce_sorted=False)
+            keys, _ = pad_packed_sequence(self.states(packed)[0], batch_first=True, total_length=mask.shape[1])
         if self.asked is not None:
             keys = keys * self.asked(batch["query"]).unsqueeze(1)
         where = where.unsqueeze(-1)
         return Scene(values, keys, where, mask, batch.get("query"), irregular="positions" in batch)
-
-    def _recurrent(self, frames: Tensor, mask: Tensor) -> Tensor:
-        assert self.states is not None
-        packed = nn.utils.rnn.pack_padded_sequence(frames, mask.sum(-1).cpu(), batch_first=True, enforce_sorted=False)
-        states, _ = nn.utils.rnn.pad_packed_sequence(
-            self.states(packed)[0], batch_first=True, total_length=mask.shape[1]
-        )
-        return states
 
     def _plane(self, pixels: Tensor) -> Scene:
         hidden = self.second(self.first(pixels.unsqueeze(1)))
@@ -134,15 +132,6 @@ class Finder(nn.Module):
         values = hidden.flatten(2).mT
         mask = torch.ones(values.shape[:2], dtype=torch.bool, device=pixels.device)
         return Scene(values, values, where, mask, grid=(height, width))
-
-    def _gates(self) -> Iterator[contmax.nn.GateHead]:
-        return (part for part in self.modules() if isinstance(part, contmax.nn.GateHead))
-
-    def _dropped(self) -> Tensor:
-        """The share of gates to shut in this step."""
-        first, last = float(self.model.drop_first), float(self.model.drop_last)
-        done: Tensor = (self.steps / self.model.drop_steps).clamp(max=1)
-        return first + (last - first) * done
 
     @torch.no_grad()
     def _seen(self, scene: Scene, place: Place, given: Tensor) -> Tensor:

@@ -25,30 +25,15 @@ _Drawer = Callable[[Any, Batch, "_Found", Theme, str], None]
 
 
 class _Found:
-    """What one model attends to in one example."""
+    """What one model attends to in the one example of a batch; without a background, nothing is replaced."""
 
-    def __init__(self, scene: Scene, place: Place, batch: Batch) -> None:
-        self.scene, self.place = scene, place
-        self.looked = looked(scene, place)
+    @torch.no_grad()
+    def __init__(self, trained: TrainedRun, batch: Batch) -> None:
+        answer = trained.model({name: given for name, given in batch.items() if name != "background"})
+        self.scene: Scene = answer.scene
+        self.place: Place = answer.place
+        self.looked = looked(self.scene, self.place)
         self.iou = float(agreement(self.looked, batch["low"], batch["high"])["iou"])
-
-
-def finding(runs: Sequence[TrainedRun], examples: Sequence[int] = ()) -> list[Figure]:
-    """What each model attends to in some validation examples, by default the first ones of some classes.
-
-    There is one picture for each kind of data; models that look at nothing are left out.
-    """
-    looking: dict[str, list[TrainedRun]] = {}
-    for trained in runs:
-        if trained.model.attend is not None:
-            looking.setdefault(trained.recipe.data.kind, []).append(trained)
-    found = [_of_one_kind(alike, examples) for alike in looking.values()]
-    if len(found) == 1:
-        return found
-    return [
-        dataclasses.replace(figure, title=f"{figure.title}: {kind}")
-        for kind, figure in zip(looking, found, strict=True)
-    ]
 
 
 def _of_one_kind(runs: Sequence[TrainedRun], examples: Sequence[int]) -> Figure:
@@ -57,7 +42,7 @@ def _of_one_kind(runs: Sequence[TrainedRun], examples: Sequence[int]) -> Figure:
     valid = cast(Fixed, runs[0].splits.valid)
     chosen = examples or _first_of_classes(valid.batch["label"], _SHOWN[dim])
     batches = [runs[0].task.batch(valid, [index]) for index in chosen]
-    found = [[_found(trained, batch) for batch in batches] for trained in runs]
+    found = [[_Found(trained, batch) for batch in batches] for trained in runs]
     names = [_name(batch, kind) for batch in batches]
     title, height, panel, caption = _LOOKS[dim]
 
@@ -131,13 +116,6 @@ def _first_of_classes(label: Tensor, count: int) -> list[int]:
     count = min(count, len(classes))
     asked = [classes[round(i * (len(classes) - 1) / max(count - 1, 1))] for i in range(count)]
     return [int((label == one).nonzero()[0]) for one in asked]
-
-
-@torch.no_grad()
-def _found(trained: TrainedRun, batch: Batch) -> _Found:
-    """What a model attends to in the one example of a batch; without a background, nothing is replaced."""
-    answer = trained.model({name: given for name, given in batch.items() if name != "background"})
-    return _Found(answer.scene, answer.place, batch)
 
 
 def _name(batch: Batch, kind: str) -> str:
@@ -230,8 +208,18 @@ class Places(Task, settings=SETTINGS):
         return PLACES, ROBUST, UTTERANCE, CANVAS
 
     def figures(self, runs: Any, examples: Sequence[int] = ()) -> Any:
-        """What is attended to, on the truth."""
-        return finding(runs, examples)
+        """What each model attends to in some validation examples, by default the first ones of some classes.
+
+        There is one picture for each kind of data; models that look at nothing are left out.
+        """
+        looking: dict[str, list[TrainedRun]] = {}
+        for trained in runs:
+            if trained.model.attend is not None:
+                looking.setdefault(trained.recipe.data.kind, []).append(trained)
+        found = {kind: _of_one_kind(alike, examples) for kind, alike in looking.items()}
+        if len(found) == 1:
+            return list(found.values())
+        return [dataclasses.replace(figure, title=f"{figure.title}: {kind}") for kind, figure in found.items()]
 
     def lengths(self, split: Sized) -> Sequence[int] | None:
         """Observations of each series; None for canvases."""

@@ -3,7 +3,7 @@
 import dataclasses
 import datetime
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -96,20 +96,17 @@ def read_series(path: Path, columns: Columns, *, labelled: bool = True) -> list[
         if time in observed:
             raise row.place.problem(f"series {name} has two observations at the time {row.text(columns.time)}")
         observed[time] = [row.number(channel) for channel in columns.channels]
-    return list(_ordered(lines, labels))
-
-
-def _ordered(lines: dict[str, dict[float, list[float]]], labels: dict[str, Label]) -> Iterator[OneSeries]:
+    series = []
     for name, observed in lines.items():
         times = sorted(observed)
         if not math.isfinite(times[-1] - times[0]):
             raise labels[name].place.problem(
                 f"the times of series {name} reach from {times[0]:g} to {times[-1]:g}, which is too far; rescale them"
             )
-        values = [observed[time] for time in times]
-        yield OneSeries(
-            name, torch.tensor(times, dtype=torch.float64), torch.tensor(values, dtype=torch.float64), labels[name]
-        )
+        numbers = [[observed[time] for time in times], times]
+        values, moments = (torch.tensor(each, dtype=torch.float64) for each in numbers)
+        series.append(OneSeries(name, moments, values, labels[name]))
+    return series
 
 
 def _time(row: TableRow, column: str) -> float:

@@ -70,7 +70,10 @@ def load(data: TextsData) -> Splits:
 
     parts = read_parts(read, data, f"reviews.csv, a table with the columns {data.text} and {data.label}")
     spelling = list(numbers)
-    words = _vocabulary([spelling[i] for text in parts.train for i in text.words.tolist()], data)
+    counts = collections.Counter(spelling[i] for text in parts.train for i in text.words.tolist())
+    frequent = [word for word, count in counts.items() if count >= data.min_count]
+    # The most frequent words come first, equally frequent ones by the alphabet.
+    words = sorted(frequent, key=lambda word: (-counts[word], word))[: data.max_words]
     places = {word: place for place, word in enumerate(words, start=FIRST_WORD)}
     lookup = torch.tensor([places.get(word, UNKNOWN) for word in spelling])
 
@@ -81,10 +84,3 @@ def load(data: TextsData) -> Splits:
     width = 0 if data.vectors is None else vector_width(data.vectors)
     sizes = {"max_length": int(data.max_length), "vector_width": width}
     return parts.splits(part, words=words, spelling=spelling, vocabulary=len(words), sizes=sizes)
-
-
-def _vocabulary(training_words: Sequence[str], data: TextsData) -> list[str]:
-    """The most frequent words first, equally frequent ones by the alphabet."""
-    counts = collections.Counter(training_words)
-    frequent = [word for word, count in counts.items() if count >= data.min_count]
-    return sorted(frequent, key=lambda word: (-counts[word], word))[: data.max_words]

@@ -88,13 +88,6 @@ class TextReader(nn.Module):
                 rows[place] = vectors[word].to(rows)
 
 
-def read_texts(runs: Sequence[TrainedRun], examples: Sequence[int] = ()) -> list[Figure]:
-    """One picture for each of some validation texts, by default of a length that suits a page."""
-    valid = cast(Texts, runs[0].splits.valid)
-    by_length = sorted(range(len(valid)), key=lambda i: abs(len(valid.tokens[i]) - _WORDS))
-    return [_figure(runs, place) for place in examples or by_length[:_TEXTS]]
-
-
 @torch.no_grad()
 def _figure(runs: Sequence[TrainedRun], place: int) -> Figure:
     valid, info = cast(Texts, runs[0].splits.valid), runs[0].splits.info
@@ -143,8 +136,10 @@ class TextsTask(LabelledTask, settings=SETTINGS):
         return [len(tokens) for tokens in cast(Texts, split).tokens]
 
     def figures(self, runs: Any, examples: Sequence[int] = ()) -> Any:
-        """Where the models look in some validation texts."""
-        return read_texts(runs, examples)
+        """Where the models look in some validation texts, by default of a length that suits a page."""
+        lengths = self.lengths(runs[0].splits.valid)
+        by_length = sorted(range(len(lengths)), key=lambda i: abs(lengths[i] - _WORDS))
+        return [_figure(runs, place) for place in examples or by_length[:_TEXTS]]
 
     def ask(self, model: nn.Module, info: dict[str, Any], words: Sequence[str]) -> Prediction:
         """The label of a text, and the words that were attended."""

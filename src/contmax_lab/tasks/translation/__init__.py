@@ -30,8 +30,8 @@ class TranslationData:
     Args:
         path: folder of Multi30k, Tatoeba, IWSLT 2017 or data that lies like it; or a folder that was prepared.
         train: instead of it, pairs of your own: PAIR for PAIR.de and PAIR.en, or a .tsv file, source TAB target.
-        valid: the same for validation; if it is not given, a share of the training pairs is held out.
-        test: the same for the test.
+        valid: pairs of your own for validation; if there are none, a share of the training pairs is held out.
+        test: pairs of your own for the test.
         source: the language to translate from, as in the ending of file names.
         target: the language to translate into.
         source_column: column of the source in .tsv files, from 1.
@@ -64,7 +64,7 @@ class TranslationData:
 
 @dataclasses.dataclass(frozen=True)
 class TranslationModel:
-    """The network, and how it is asked.
+    """The network, and how it searches for a translation.
 
     Args:
         network: GRUs that ask one attention, as in the paper; or a transformer, whose heads are all discrete.
@@ -82,8 +82,8 @@ class TranslationModel:
         feedforward_dim: channels inside each layer of a transformer.
         tied: use one table for the pieces of both languages and for the output.
         dropout: share of the vectors of the pieces that is set to 0 in training.
-        hidden_dropout: the same for the states of the encoder and those that the output is made of; with a transformer,
-            for what each layer adds.
+        hidden_dropout: share that is set to 0 in training of the states of the encoder and of those that the output is
+            made of; with a transformer, of what each layer adds.
         label_smoothing: share of the probability that is spread evenly over all pieces, in training.
         beam: number of hypotheses of the beam search.
         max_output: largest number of pieces in a translation.

@@ -162,7 +162,11 @@ def shares(guesses: Guesses) -> Tensor:
     weights, density = guesses.look.weights, guesses.density
     if density is None:
         return weights
-    mass = _cell_mass(density, guesses.mask)
+    count = guesses.mask.sum(-1, keepdim=True).clamp(min=1)
+    ends = torch.cat([torch.zeros_like(count), guesses.mask.cumsum(-1)], -1) / count
+    below = density.cdf(ends.mT.unsqueeze(-1)).permute(1, 2, 0)
+    mass = below.diff(dim=-1) * guesses.mask.unsqueeze(1)
+    mass = mass / mass.sum(-1, keepdim=True).clamp(min=torch.finfo(mass.dtype).tiny)
     return (weights + mass) / 2 if guesses.combined else mass
 
 
@@ -201,12 +205,3 @@ def attention_measures(guesses: Guesses, said: Tensor) -> dict[str, Tensor]:
         "monotone": torch.where(steps.any(-1), forward.sum(-1) / steps.sum(-1).clamp(min=1), 1.0),
         "diagonal": ((middle - place).abs() * said).sum(-1) / count,
     }
-
-
-def _cell_mass(density: BetaGaussian, mask: Tensor) -> Tensor:
-    """The mass of a density in the cell of each piece, (B, T, L), normalised over the sentence."""
-    count = mask.sum(-1, keepdim=True).clamp(min=1)
-    ends = torch.cat([torch.zeros_like(count), mask.cumsum(-1)], -1) / count
-    below = density.cdf(ends.mT.unsqueeze(-1)).permute(1, 2, 0)
-    mass = below.diff(dim=-1) * mask.unsqueeze(1)
-    return mass / mass.sum(-1, keepdim=True).clamp(min=torch.finfo(mass.dtype).tiny)

@@ -55,7 +55,7 @@ def beam_search(
         step = RecordedStep(search.step, rehearsals=1)
     for length in range(2, max_output + 1):
         step()
-        if length % _LOOK_EVERY == 0 and search.is_done():
+        if length % _LOOK_EVERY == 0 and bool((search.finished >= beam).all()):
             break
     else:
         search.step(must_end=True)
@@ -91,13 +91,10 @@ class _Search:
         # Gather all before copying any: parts of the new state may share memory with the old one.
         taken = {name: _taken(part, parents) for name, part in state.items()}
         for name, part in taken.items():
-            self._keep(name, part)
-
-    def _keep(self, name: str, part: Tensor) -> None:
-        if self.state[name].shape == part.shape:
-            self.state[name].copy_(part)
-        else:
-            self.state[name], self.keeps_its_sizes = part, False
+            if self.state[name].shape == part.shape:
+                self.state[name].copy_(part)
+            else:
+                self.state[name], self.keeps_its_sizes = part, False
 
     def _advance(self, logits: Tensor, must_end: bool) -> Tensor:
         """Take the best continuations; returns which hypotheses they continue, (B, k)."""
@@ -133,10 +130,6 @@ class _Search:
         """Hypotheses (…, T) with their last pieces (…) written into them."""
         at = (self.length - 1).expand(pieces.shape).unsqueeze(-1)
         return said.scatter(-1, at, pieces.unsqueeze(-1))
-
-    def is_done(self) -> bool:
-        """Whether `beam` hypotheses of each sentence have ended."""
-        return bool((self.finished >= self.beam).all())
 
 
 def _taken(part: Tensor, parents: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from contmax_lab.contract import Splits
-from contmax_lab.data import shuffled
+from contmax_lab.data import limited, shuffled
 from contmax_lab.errors import LabError
 from contmax_lab.files import fingerprint, prepared_folder
 from contmax_lab.packages import require
@@ -93,60 +93,6 @@ def normalised(text: str, *, lowercase: bool) -> str:
     return single.lower() if lowercase else single
 
 
-def write_pieces(folder: Path, encoder: Any) -> None:
-    """The tokenizer, and the list of pieces by their numbers, as files."""
-    encoder.save(str(folder / TOKENIZER_FILE))
-    vocabulary: dict[str, int] = encoder.get_vocab()
-    pieces = sorted(vocabulary, key=vocabulary.__getitem__)
-    (folder / PIECES_FILE).write_text(json.dumps(pieces, ensure_ascii=False) + "\n", encoding="utf-8")
-
-
-@dataclasses.dataclass(frozen=True)
-class Source:
-    """What is read, and how.
-
-    Args:
-        parts: ``train``, ``valid``, ``test`` → what `read_pairs` reads, one after the other; without any for
-            validation, some of the training pairs are held out.
-        languages: of the pairs.
-        data: the settings.
-    """
-
-    parts: dict[str, list[Path]]
-    languages: Languages
-    data: TranslationData
-
-    def key(self) -> dict[str, Any]:
-        """The key of the cache."""
-        files = {part: [f for place in self.parts[part] for f in files_of(place, self.languages)] for part in PARTS}
-        return {
-            "format": _FORMAT,
-            "files": {part: [path.name for path in paths] for part, paths in files.items()},
-            "of": fingerprint([path for paths in files.values() for path in paths]),
-            "languages": dataclasses.asdict(self.languages),
-            "merges": self.data.merges,
-            "lowercase": self.data.lowercase,
-            "split": None if self.parts["valid"] else [self.data.held_out, self.data.split],
-        }
-
-    def pairs(self) -> dict[str, TextPairs]:
-        """The pairs of each part.
-
-        Raises:
-            LabError: if a file is not as it should be, or holds nothing.
-        """
-        found: dict[str, TextPairs] = {}
-        spell = functools.partial(normalised, lowercase=self.data.lowercase)
-        for part, places in self.parts.items():
-            pairs = (pair for place in places for pair in read_pairs(place, self.languages))
-            found[part] = [(spell(source), spell(target)) for source, target in pairs]
-            if places and not found[part]:
-                raise LabError(f"{places[0]}: no pair of sentences; expected one in a line")
-        if not found["valid"]:
-            found["train"], found["valid"] = _held_out(found["train"], self.data.held_out, self.data.split)
-        return found
-
-
 @dataclasses.dataclass(frozen=True)
 class Sentences:
     """Sentences of one language as numbers of pieces.
@@ -201,7 +147,10 @@ def read_prepared(folder: Path) -> Prepared:
     try:
         pieces: list[str] = json.loads((folder / PIECES_FILE).read_text(encoding="utf-8"))
         sides = {part: (_read_side(folder, part, "source"), _read_side(folder, part, "target")) for part in PARTS}
-        texts = {part: _read_texts(folder / f"{part}.tsv") for part in ("valid", "test")}
+        texts: dict[str, TextPairs] = {}
+        for part in ("valid", "test"):
+            lines = (folder / f"{part}.tsv").read_text(encoding="utf-8").split("\n")[:-1]
+            texts[part] = [(source, target) for source, target in (line.split("\t") for line in lines)]
         for part, both in sides.items():
             counts = {len(side.lengths) for side in both} | ({len(texts[part])} if part in texts else set())
             if len(counts) > 1:
@@ -211,20 +160,37 @@ def read_prepared(folder: Path) -> Prepared:
     return Prepared(folder, pieces, sides, texts)
 
 
-def _held_out(pairs: TextPairs, share: float, seed: int) -> tuple[TextPairs, TextPairs]:
-    """Training and validation pairs; all translations of a share of the source sentences are held out."""
-    sources = list(dict.fromkeys(source for source, _ in pairs))
+def _spelled_pairs(parts: dict[str, list[Path]], languages: Languages, data: TranslationData) -> dict[str, TextPairs]:
+    """The pairs of each part; without files for validation, a share of the training pairs is held out.
+
+    Raises:
+        LabError: if a file is not as it should be, or holds nothing.
+    """
+    spell = functools.partial(normalised, lowercase=data.lowercase)
+    found: dict[str, TextPairs] = {}
+    for part, places in parts.items():
+        pairs = (pair for place in places for pair in read_pairs(place, languages))
+        found[part] = [(spell(source), spell(target)) for source, target in pairs]
+        if places and not found[part]:
+            raise LabError(f"{places[0]}: no pair of sentences; expected one in a line")
+    if found["valid"]:
+        return found
+    # All translations of a source sentence are on one side.
+    sources = list(dict.fromkeys(source for source, _ in found["train"]))
     if len(sources) < 2:
         raise LabError("one source sentence cannot be split into training and validation; name --data.valid")
-    count = min(max(round(share * len(sources)), 1), len(sources) - 1)
-    chosen = {sources[i] for i in shuffled(len(sources), seed)[:count]}
-    return [pair for pair in pairs if pair[0] not in chosen], [pair for pair in pairs if pair[0] in chosen]
+    count = min(max(round(data.held_out * len(sources)), 1), len(sources) - 1)
+    chosen = {sources[i] for i in shuffled(len(sources), data.split)[:count]}
+    train, valid = ([pair for pair in found["train"] if (pair[0] in chosen) == held] for held in (False, True))
+    return {**found, "train": train, "valid": valid}
 
 
-def _make(source: Source, folder: Path) -> None:
-    pairs = source.pairs()
-    encoder = learned_encoder([text for pair in pairs["train"] for text in pair], source.data.merges)
-    write_pieces(folder, encoder)
+def _write(pairs: dict[str, TextPairs], merges: int, folder: Path) -> None:
+    encoder = learned_encoder([text for pair in pairs["train"] for text in pair], merges)
+    encoder.save(str(folder / TOKENIZER_FILE))
+    vocabulary: dict[str, int] = encoder.get_vocab()
+    pieces = sorted(vocabulary, key=vocabulary.__getitem__)
+    (folder / PIECES_FILE).write_text(json.dumps(pieces, ensure_ascii=False) + "\n", encoding="utf-8")
     for part, found in pairs.items():
         for side, name in enumerate(("source", "target")):
             tokens, starts = encoded(encoder, [pair[side] for pair in found])
@@ -243,11 +209,6 @@ def _read_side(folder: Path, part: str, name: str) -> Sentences:
     if int(starts[-1]) != len(tokens):
         raise ValueError(f"the files of {part} do not fit together")
     return Sentences(tokens, starts[:-1], starts.diff())
-
-
-def _read_texts(path: Path) -> TextPairs:
-    lines: Sequence[str] = path.read_text(encoding="utf-8").split("\n")[:-1]
-    return [(source, target) for source, target in (line.split("\t") for line in lines)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -278,20 +239,21 @@ class Pairs:
 def load(data: TranslationData) -> Splits:
     """Read the parts, or what was prepared of them."""
     read = _prepared(data)
-    texts = [*read.texts["valid"], *read.texts["test"]]
-    first = {"train": None, "valid": 0, "test": len(read.texts["valid"])}
-    parts = {part: _limited(_pairs(read, part, first[part]), data) for part in PARTS}
+    valid, test = read.texts["valid"], read.texts["test"]
+    rows = {"valid": torch.arange(len(valid)), "test": len(valid) + torch.arange(len(test))}
+    rows["train"] = torch.full((len(read.sides["train"][0].lengths),), -1)
+    chosen = {part: limited(len(rows[part]), data.limit, data.split) for part in PARTS}
+    parts = {part: Pairs(*read.sides[part], rows[part])[chosen[part]] for part in PARTS}
     train = parts["train"]
     short = torch.maximum(train.source.lengths, train.target.lengths) <= data.max_length
-    parts["train"] = train[short.nonzero().flatten()]
     info = {
         "pieces": read.pieces,
         "vocabulary": len(read.pieces),
-        "texts": texts,
+        "texts": [*valid, *test],
         "prepared": str(read.folder),
         "longest": int(train.source.lengths[short].max()) if short.any() else 0,
     }
-    return Splits(parts["train"], parts["valid"], parts["test"], info)
+    return Splits(train[short.nonzero().flatten()], parts["valid"], parts["test"], info)
 
 
 def _prepared(data: TranslationData) -> Prepared:
@@ -307,20 +269,20 @@ def _prepared(data: TranslationData) -> Prepared:
     else:
         parts = {part: [] for part in PARTS}
     parts |= {part: [named] for part in PARTS if (named := getattr(data, part)) is not None}
-    source = Source(parts, languages, data)
-    cache = data.cache or parts["train"][0].parent / ".contmax"
+    files = {part: [file for place in parts[part] for file in files_of(place, languages)] for part in PARTS}
+    key = {
+        "format": _FORMAT,
+        "files": {part: [path.name for path in paths] for part, paths in files.items()},
+        "of": fingerprint([path for paths in files.values() for path in paths]),
+        "languages": dataclasses.asdict(languages),
+        "merges": data.merges,
+        "lowercase": data.lowercase,
+        "split": None if parts["valid"] else [data.held_out, data.split],
+    }
+
+    def make(folder: Path) -> None:
+        _write(_spelled_pairs(parts, languages, data), data.merges, folder)
+
     # The cache has what an earlier call made of these files.
-    return read_prepared(prepared_folder(cache, KEY_FILE, source.key(), lambda folder: _make(source, folder)))
-
-
-def _pairs(read: Prepared, part: str, first: int | None) -> Pairs:
-    source, target = read.sides[part]
-    count = len(source.lengths)
-    rows = torch.full((count,), -1) if first is None else torch.arange(first, first + count)
-    return Pairs(source, target, rows)
-
-
-def _limited(pairs: Pairs, data: TranslationData) -> Pairs:
-    if not data.limit or data.limit >= len(pairs):
-        return pairs
-    return pairs[sorted(shuffled(len(pairs), data.split)[: data.limit])]
+    cache = data.cache or parts["train"][0].parent / ".contmax"
+    return read_prepared(prepared_folder(cache, KEY_FILE, key, make))

@@ -74,7 +74,15 @@ def alignments(runs: Sequence[TrainedRun], examples: Sequence[int] = ()) -> list
     """One picture for each of some validation sentences, by default short ones; each run says the reference."""
     if not runs:
         return []
-    return [_sentence(runs, place) for place in examples or _chosen(cast(Pairs, runs[0].splits.valid))]
+    pairs = cast(Pairs, runs[0].splits.valid)
+    off = (pairs.source.lengths - _PIECES).abs() + (pairs.target.lengths - _PIECES).abs()
+    figures = []
+    for place in examples or off.argsort(stable=True)[:_SENTENCES].tolist():
+        batches = [trained.task.batch(trained.splits.valid, [place]) for trained in runs]
+        panels = [looked(run, batch["source"], batch["target"]) for run, batch in zip(runs, batches, strict=True)]
+        text = runs[0].splits.info["texts"][int(batches[0]["row"])][0]
+        figures.append(_figure(f"Attention over sentence {place + 1}", panels, text))
+    return figures
 
 
 def predicted(trained: TrainedRun, words: Sequence[str]) -> Prediction:
@@ -101,16 +109,6 @@ def _attended(found: Looked, row: int) -> list[str]:
     return [found.source[place] for place in sorted(taken.tolist())]
 
 
-def _sentence(runs: Sequence[TrainedRun], place: int) -> Figure:
-    panels = []
-    for trained in runs:
-        batch = cast(Pairs, trained.splits.valid)[[place]].batch()
-        panels.append(looked(trained, batch["source"], batch["target"]))
-    own = cast(Pairs, runs[0].splits.valid)[[place]]
-    text = runs[0].splits.info["texts"][int(own.rows)][0]
-    return _figure(f"Attention over sentence {place + 1}", panels, text)
-
-
 def _figure(title: str, panels: Sequence[Looked], text: str) -> Figure:
     def draw(theme: Theme) -> Any:
         wide = sum(max(len(panel.source) * _INCHES_PER_PIECE, 1.6) + 0.75 for panel in panels)
@@ -128,13 +126,6 @@ def _figure(title: str, panels: Sequence[Looked], text: str) -> Figure:
         "without a density those with a positive weight, unless all are."
     )
     return Figure(title, draw, caption)
-
-
-def _chosen(pairs: Pairs) -> list[int]:
-    """Sentences of about the right length on both sides."""
-    off = (pairs.source.lengths - _PIECES).abs() + (pairs.target.lengths - _PIECES).abs()
-    places: list[int] = off.argsort(stable=True)[:_SENTENCES].tolist()
-    return places
 
 
 def _shown(piece: str) -> str:

@@ -160,7 +160,9 @@ def find_parts(folder: Path, languages: Languages) -> dict[str, list[Path]]:
         found = "a file" if folder.exists() else "no such folder"
         raise LabError(f"{folder}: {found}; pass the folder of the unpacked data. {ORIGINALS}")
     places = _places(folder, languages)
-    parts = {part: _of_part([p for p in places if _NAMES[part].search(p.name.removesuffix(".tsv"))]) for part in PARTS}
+    named = {part: [p for p in places if _NAMES[part].search(p.name.removesuffix(".tsv"))] for part in PARTS}
+    campaigns = {part: [p for p in own if _CAMPAIGN.match(p.name)] for part, own in named.items()}
+    parts = {part: campaigns[part] or own[:1] for part, own in named.items()}
     if not parts["train"]:
         wanted = f"train.{languages.source} and train.{languages.target}, or train.tsv"
         raise LabError(f"{folder}: no training part ({wanted}); name one by --data.train. {ORIGINALS}")
@@ -178,8 +180,3 @@ def _places(folder: Path, languages: Languages) -> list[Path]:
             place = path.with_name(stem.removesuffix(f".{languages.source}"))
             places += [place] if all(_found(place, ending) for ending in (languages.source, languages.target)) else []
     return list(dict.fromkeys(places))
-
-
-def _of_part(places: list[Path]) -> list[Path]:
-    campaign = [place for place in places if _CAMPAIGN.match(place.name)]
-    return campaign or places[:1]

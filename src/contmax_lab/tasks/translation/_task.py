@@ -1,6 +1,7 @@
 """The task translation: losses, translations and their scores, BLEU and chrF by sacreBLEU."""
 
 import importlib.util
+import itertools
 import math
 from collections.abc import Mapping, Sequence, Sized
 from typing import Any, cast
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from contmax_lab.contract import Batch, Batches, Cell, Prediction, Splits, Table, Task, TrainedRun, seedless
+from contmax_lab.contract import Batch, Batches, Cell, Splits, Table, Task, seedless
 from contmax_lab.packages import require
 from contmax_lab.tasks.translation import SETTINGS, TranslationModel
 from contmax_lab.tasks.translation._attention import Guesses, attention_measures
@@ -58,9 +59,10 @@ def scores(lines: Sequence[Line]) -> dict[str, float]:
     bleu, chrf = _metrics()
     whole = _score(bleu, lines)
     found = {"bleu": whole.score, "chrf": _score(chrf, lines).score, "length": whole.ratio}
-    for name, chosen in _by_length(lines).items():
+    for low, high in itertools.pairwise((-1, *_BINS, math.inf)):
+        chosen = [line for line in lines if low < len(line[0].split()) <= high]
         if chosen:
-            found[f"bleu_{name}"] = _score(bleu, chosen).score
+            found["bleu_longer" if high == math.inf else f"bleu_to_{high}"] = _score(bleu, chosen).score
     return found
 
 
@@ -118,15 +120,6 @@ def _score(metric: Any, lines: Sequence[Line]) -> Any:
     return metric.corpus_score([line[2] for line in lines], [[line[1] for line in lines]])
 
 
-def _by_length(lines: Sequence[Line]) -> dict[str, list[Line]]:
-    found: dict[str, list[Line]] = {name: [] for name in (*(f"to_{most}" for most in _BINS), "longer")}
-    for line in lines:
-        words = len(line[0].split())
-        name = next((f"to_{most}" for most in _BINS if words <= most), "longer")
-        found[name].append(line)
-    return found
-
-
 def _resampled(bleu: Any, runs: Sequence[Sequence[Line]]) -> NDArray[np.float64]:
     """BLEU, first of all sentences, then of each draw, in the mean over the runs of a row."""
     random = np.random.default_rng(_SEED)
@@ -135,12 +128,11 @@ def _resampled(bleu: Any, runs: Sequence[Sequence[Line]]) -> NDArray[np.float64]
     ]
     count = len(runs[0])
     draws = [np.arange(count), *random.integers(count, size=(_RESAMPLES, count))]
-    means = [np.mean([_bleu_of(bleu, own[draw]) for own in statistics]) for draw in draws]
-    return np.array(means)
 
+    def score(own: NDArray[Any]) -> float:
+        return float(bleu._compute_score_from_stats(own.sum(0).tolist()).score)
 
-def _bleu_of(bleu: Any, statistics: NDArray[Any]) -> float:
-    return float(bleu._compute_score_from_stats(statistics.sum(0).tolist()).score)
+    return np.array([np.mean([score(own[draw]) for own in statistics]) for draw in draws])
 
 
 def _difference(row: NDArray[np.float64], base: NDArray[np.float64]) -> dict[str, float]:
@@ -163,6 +155,9 @@ class Translation(Task, settings=SETTINGS):
     curves = ("loss", "accuracy", "attended")
     repeats_steps = True
     load = seedless(load)
+    compare = staticmethod(differences)
+    figures = staticmethod(alignments)
+    predict = staticmethod(predicted)
 
     def build(self, model: TranslationModel, splits: Splits) -> nn.Module:
         """A network with fresh weights."""
@@ -220,30 +215,17 @@ class Translation(Task, settings=SETTINGS):
             return metrics
         texts = [info["texts"][row] for row in rows.tolist()]
         spoken = [as_text(numbers, info["pieces"]) for numbers in said]
-        kept = {FILE: as_lines([s for s, _ in texts], [t for _, t in texts], spoken)}
-        for name, text in kept.items():
-            batches.keep(name, text)
-        return {**metrics, **self.score(kept)}
+        lines = as_lines([s for s, _ in texts], [t for _, t in texts], spoken)
+        batches.keep(FILE, lines)
+        return {**metrics, **self.score({FILE: lines})}
 
     def score(self, kept: Mapping[str, str]) -> dict[str, float]:
         """BLEU and chrF of the translations, where sacreBLEU is installed."""
         return scores(read_lines(kept[FILE])) if FILE in kept else {}
 
-    def compare(self, kept: Sequence[tuple[Cell, Mapping[str, str]]]) -> dict[str, Any]:
-        """Differences of BLEU, with intervals."""
-        return differences(kept)
-
     def tables(self) -> Sequence[Table]:
         """Multi30k, Tatoeba, and sentences longer than in training."""
         return TABLES
-
-    def figures(self, runs: Any, examples: Sequence[int] = ()) -> Any:
-        """Where trained models look, piece by piece."""
-        return alignments(runs, examples)
-
-    def predict(self, trained: TrainedRun, words: Sequence[str]) -> Prediction:
-        """The translation of a sentence, and where the network looked for each of its pieces."""
-        return predicted(trained, words)
 
 
 TASK = Translation()

@@ -61,7 +61,16 @@ class Transformer(Network):
     """
 
     def __init__(self, model: TranslationModel, vocabulary: int) -> None:
-        _check(model)
+        if model.attention != "discrete":
+            raise UsageError(
+                f"a transformer's attention is discrete; set model.attention=discrete, not {model.attention}"
+            )
+        if model.embedding_dim % model.heads:
+            raise UsageError(
+                f"model.embedding_dim must be a multiple of model.heads; got {model.embedding_dim} and {model.heads}"
+            )
+        if model.learned_alpha and not 1 < model.alpha < 2:
+            raise UsageError(f"a learned α starts inside (1, 2); got model.alpha={model.alpha:g}")
         super().__init__(model, vocabulary)
         self.encoder = nn.ModuleList(EncoderLayer(model) for _ in range(model.layers))
         self.decoder = nn.ModuleList(DecoderLayer(model) for _ in range(model.layers))
@@ -230,14 +239,3 @@ def places(start: int, count: int, dim: int, like: Tensor) -> Tensor:
 def _feedforward(model: TranslationModel) -> nn.Sequential:
     dim, inner = int(model.embedding_dim), int(model.feedforward_dim)
     return nn.Sequential(nn.Linear(dim, inner), nn.ReLU(), nn.Dropout(model.hidden_dropout), nn.Linear(inner, dim))
-
-
-def _check(model: TranslationModel) -> None:
-    if model.attention != "discrete":
-        raise UsageError(f"a transformer has discrete attention; set model.attention=discrete, not {model.attention}")
-    if model.embedding_dim % model.heads:
-        raise UsageError(
-            f"model.embedding_dim must be a multiple of model.heads; got {model.embedding_dim} and {model.heads}"
-        )
-    if model.learned_alpha and not 1 < model.alpha < 2:
-        raise UsageError(f"a learned α starts inside (1, 2); got model.alpha={model.alpha:g}")

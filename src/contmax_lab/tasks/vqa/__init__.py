@@ -81,7 +81,7 @@ class VqaModel:
         flat_dim: channels of the layer that scores words and cells in the reductions.
         word_dim: channels of the word vectors, where none are given.
         dropout: share set to 0 in training, everywhere in the network.
-        feature_dropout: the same for the features of the image, before the network.
+        feature_dropout: share of the features of the image that is set to 0 in training, before the network.
     """
 
     attention: Literal["question", "frequent", "discrete", "continuous", "windows", "mixture", "combined"] = (

@@ -3,7 +3,6 @@
 import abc
 import concurrent.futures
 import contextlib
-import fcntl
 import json
 import os
 import re
@@ -22,7 +21,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from contmax_lab.data import Place
 from contmax_lab.errors import LabError
-from contmax_lab.files import write_json
+from contmax_lab.files import alone, write_json
 from contmax_lab.packages import require
 
 _DIGITS = re.compile(r"\d+$")
@@ -276,8 +275,11 @@ def extract(
         LabError: if an image cannot be read, or the disk is full; what is done is kept.
     """
     note = target.with_name(target.name + ".json")
-    with _alone(target):
-        done = _done(target, note, names)
+    with alone(target.with_name(target.name + ".lock"), "pass --data.features elsewhere"):
+        done = 0
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            found = json.loads(note.read_text(encoding="utf-8"))
+            done = int(found["done"]) if target.exists() and found["images"] == list(names) else 0
         if done == len(names):
             return
         network = network or GridNetwork()
@@ -286,7 +288,11 @@ def extract(
         for chosen, images in _read_ahead(read, done, len(names)):
             features = network(images).numpy()
             if array is None:
-                array = _new_array(target, (len(names), *features.shape[1:]))
+                size, disk = len(names) * features[0].size * 2, os.statvfs(target.parent)
+                if size > disk.f_bavail * disk.f_frsize:
+                    raise LabError(f"the features need {size / 1e9:.1f} GB, more than is free at {target.parent}")
+                shape = (len(names), *features.shape[1:])
+                array = np.lib.format.open_memmap(target, mode="w+", dtype=np.float16, shape=shape)
             array[chosen.start : chosen.stop] = features
             stopped = stop_after is not None and chosen.stop >= stop_after
             if time.monotonic() - last > _NOTE_EVERY or chosen.stop == len(names) or stopped:
@@ -308,34 +314,3 @@ def _read_ahead(read: Callable[[int], Tensor], start: int, stop: int) -> Iterato
             images, following = ahead, batches[number + 1] if number + 1 < len(batches) else ()
             ahead = [pool.submit(read, index) for index in following]
             yield chosen, torch.stack([image.result() for image in images])
-
-
-def _new_array(target: Path, shape: tuple[int, ...]) -> Any:
-    """A new array on disk; raises LabError if it does not fit there."""
-    size = int(np.prod(shape)) * 2
-    disk = os.statvfs(target.parent)
-    if size > disk.f_bavail * disk.f_frsize:
-        raise LabError(f"the features need {size / 1e9:.1f} GB, more than is free at {target.parent}")
-    return np.lib.format.open_memmap(target, mode="w+", dtype=np.float16, shape=shape)
-
-
-def _done(target: Path, note: Path, names: Sequence[str]) -> int:
-    """How many of these images an earlier call has done."""
-    try:
-        found = json.loads(note.read_text(encoding="utf-8"))
-        return int(found["done"]) if target.exists() and found["images"] == list(names) else 0
-    except (OSError, ValueError, KeyError, TypeError):
-        return 0
-
-
-@contextlib.contextmanager
-def _alone(target: Path) -> Iterator[None]:
-    """One process works, the others wait for it."""
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        lock = target.with_name(target.name + ".lock").open("w")
-    except OSError as error:
-        raise LabError(f"cannot write to {target.parent}: {error.strerror}; pass --data.features elsewhere") from None
-    with lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield

@@ -133,7 +133,10 @@ class CoAttentionNetwork(nn.Module):
         self.reduction = Reduction(model, features.grid)
         self.image_merge = nn.Linear(width, model.fused_dim)
         if resident and isinstance(features, GridFile):
-            self.register_buffer("resident", _borrowed(features), persistent=False)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # torch warns that the array is read-only
+                # Memory-mapped: moving the network reads it all, the CPU reads rows when they are needed.
+                self.register_buffer("resident", torch.from_numpy(features.array), persistent=False)
 
     def forward(self, batch: Batch) -> Answered:
         """Answers to ``batch["tokens"]`` about ``batch["features"]``, or about the images of ``batch["rows"]``."""
@@ -166,10 +169,3 @@ class CoAttentionNetwork(nn.Module):
             cells = layer(cells, there, words, word_mask)
         attended: Attended = self.reduction(cells, positions=batch.get("positions"), mask=there)
         return attended
-
-
-def _borrowed(features: GridFile) -> Tensor:
-    """The memory-mapped array as a tensor: moving the network reads it all, the CPU reads rows when they are needed."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch warns that the array is read-only
-        return torch.from_numpy(features.array)

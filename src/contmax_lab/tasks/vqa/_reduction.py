@@ -1,4 +1,4 @@
-"""From many cells of an image to one vector, and where it came from."""
+"""Attention that reduces the cells of an image to one vector, and the places that it attends to."""
 
 from typing import Any
 
@@ -120,13 +120,8 @@ class Reduction(nn.Module):
 
     def forward(self, values: Tensor, *, positions: Tensor | None = None, mask: Tensor | None = None) -> Attended:
         """Attend to values (B, L, D); `positions` (B, L, 2) and `mask` (B, L) of regions."""
-        if self.kind == "discrete":
-            context, weights = self.attend(values, mask=mask)
-            return Attended(context, weights)
-        context, found = self.attend(values, positions=positions, mask=mask)
-        if self.kind == "combined":
-            return Attended(context, *found)
-        return Attended(context, density=found)
+        where = {} if self.kind == "discrete" else {"positions": positions}
+        return Attended.of(*self.attend(values, mask=mask, **where))
 
 
 @torch.no_grad()

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from contmax_lab.contract import Batch, Batches, Prediction, Splits, Table, Task, TrainedRun, seedless
+from contmax_lab.contract import Batch, Batches, Splits, Table, Task, seedless
 from contmax_lab.errors import UsageError
-from contmax_lab.tasks.vqa import SETTINGS, VqaData, VqaModel
+from contmax_lab.tasks.vqa import SETTINGS, VqaModel
 from contmax_lab.tasks.vqa._answers import wups
 from contmax_lab.tasks.vqa._data import KINDS, Asked, load, prepare
 from contmax_lab.tasks.vqa._figures import predict, seen_images
@@ -26,10 +26,9 @@ class VisualQuestionAnswering(Task, settings=SETTINGS):
     summary = "questions about images, by attention over cells, an ellipse or several ellipses of the image"
     curves = ("loss", "accuracy", "area", "iou")
     load = seedless(load)
-
-    def prepare(self, data: VqaData) -> str:
-        """Features of the images."""
-        return prepare(data)
+    prepare = staticmethod(prepare)
+    predict = staticmethod(predict)
+    figures = staticmethod(seen_images)
 
     def build(self, model: VqaModel, splits: Splits) -> nn.Module:
         """A network with fresh weights."""
@@ -57,7 +56,7 @@ class VisualQuestionAnswering(Task, settings=SETTINGS):
         return losses, torch.ones_like(losses)
 
     def measures(self, output: Answered, batch: Batch) -> dict[str, Tensor]:
-        """What the answer is worth; how much of the image is attended to, and whether the object asked for is."""
+        """The score of the answer, the attended share of the image, and whether the right object is attended to."""
         given = output.logits.argmax(-1)
         measured = {
             "accuracy": batch["worth"].gather(-1, given.unsqueeze(-1)).squeeze(-1),
@@ -90,17 +89,9 @@ class VisualQuestionAnswering(Task, settings=SETTINGS):
                 metrics[name] = sum(wups(given, truth, threshold, nouns) for given, truth in pairs) / len(pairs)
         return metrics
 
-    def predict(self, trained: TrainedRun, words: Sequence[str]) -> Prediction:
-        """The answer to a question about an image file, and where the model looked."""
-        return predict(trained, words)
-
     def tables(self) -> Sequence[Table]:
         """The paper's rows and more on DAQUAR; and where they look, on images with objects pasted in."""
         return (VQA, PASTED)
-
-    def figures(self, runs: Any, examples: Sequence[int] = ()) -> Any:
-        """Where the models look in some images."""
-        return seen_images(runs, examples)
 
 
 TASK = VisualQuestionAnswering()

@@ -1,5 +1,6 @@
 """The task: reviews without their labels."""
 
+import functools
 import math
 from collections.abc import Sequence, Sized
 from typing import cast
@@ -9,9 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from contmax_lab.contract import Batch, Splits, Task
+from contmax_lab.contract import Batch, Splits, Task, seedless
 from contmax_lab.data import NumberedReviews
-from contmax_lab.tasks.documents import DocumentsData
 from contmax_lab.tasks.documents._data import FIRST_WORD, PADDING, load
 from contmax_lab.tasks.documents._model import Encoder
 from contmax_lab.tasks.documents.language import SETTINGS, LanguageModel
@@ -58,15 +58,12 @@ class WordGuesser(nn.Module):
         # At padding nothing is guessed backwards either.
         targets = torch.cat([tokens[:, 1:], tokens[:, :-1].where(tokens[:, 1:] != PADDING, PADDING)], 1) - FIRST_WORD
         known = (targets >= 0) & (targets < self.words)
-        nats = self._nats(expected, targets.where(known, _IGNORED)).view(targets.shape)
+        wanted = targets.where(known, _IGNORED).flatten()
+        pieces = zip(expected.flatten(0, 1).split(_CHUNK), wanted.split(_CHUNK), strict=True)
+        # The backward pass computes the probabilities of all words again, so that they need not be kept.
+        again = functools.partial(checkpoint, self._cross_entropy, use_reentrant=False, preserve_rng_state=False)
+        nats = torch.cat([again(*piece) for piece in pieces]).view(targets.shape)
         return nats.sum(-1) / known.sum(-1).clamp(min=1)
-
-    def _nats(self, expected: Tensor, targets: Tensor) -> Tensor:
-        """−log p of the targets, flat; the probabilities of all words are made again for the gradient, not kept."""
-        pieces = zip(expected.flatten(0, 1).split(_CHUNK), targets.flatten().split(_CHUNK), strict=True)
-        return torch.cat(
-            [checkpoint(self._cross_entropy, *piece, use_reentrant=False, preserve_rng_state=False) for piece in pieces]
-        )
 
     def _cross_entropy(self, expected: Tensor, targets: Tensor) -> Tensor:
         vectors = self.embedding.weight[FIRST_WORD : FIRST_WORD + self.words]
@@ -77,10 +74,8 @@ class Language(Task, settings=SETTINGS):
     """Guess the neighbours of every word."""
 
     summary = "film reviews without labels: guess the next and the previous word; a start for documents"
-
-    def load(self, data: DocumentsData, seed: int) -> Splits:
-        """The parts of ``documents``, so that nothing held out there is read here."""
-        return load(data)
+    # The parts are those of ``documents``, so that nothing held out there is read here.
+    load = seedless(load)
 
     def build(self, model: LanguageModel, splits: Splits) -> nn.Module:
         """A network with fresh weights and the word vectors of the data."""

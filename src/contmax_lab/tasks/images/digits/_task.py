@@ -37,7 +37,7 @@ def load(data: DigitsData) -> Splits:
 
 
 def _pictures(images: Images) -> Pictures:
-    """Enlarged, and inverted to black on white."""
+    """The images as pictures: enlarged, and inverted to black on white."""
     grey = (255 * (1 - images.pixels)).round().to(torch.uint8)
     large = grey.repeat_interleave(_TIMES, 1).repeat_interleave(_TIMES, 2)
     names = [f"no. {number}" for number in range(1, len(images) + 1)]
