@@ -117,8 +117,7 @@ def test_chips_with_little_shared_memory(dtype, channels, columns, lists, monkey
     monkeypatch.setattr(_attention_tuning, "_is_large", lambda device: False)
     given = drawn(queries=2, keys=200, channels=channels, values=channels, dtype=dtype, sharp=0.01)
     chosen = _attention_tuning.TUNING.for_heads(channels, given[0])
-    warps = 4 if channels * dtype.itemsize <= 128 else 8
-    assert (chosen.dense_columns, chosen.dense_warps, chosen.dense_stages) == (columns, warps, 1)
+    assert (chosen.dense_columns, chosen.dense_stages, chosen.dense_gradient_stages) == (columns, 1, 1)
     assert_same(given)
     assert lists[0].dense.any()
 
