@@ -294,8 +294,8 @@ def test_peers_are_causal_where_we_are(monkeypatch):
 
 
 def test_decoding_beside_the_fastest_kernels():
-    figures = list(decode_figures(bench.QUICK, StandIn()))
-    times = {figure.column: figure for figure in figures if "device time" in figure.table}
+    figures = list(decode_figures(bench.QUICK, StandIn(device=(2.0, 1.0, 1.0))))
+    times = {figure.column: figure for figure in figures if figure.table.startswith("bfloat16, one token: device time")}
     assert {name: figure.value for name, figure in times.items()} == dict.fromkeys(times, 2.0)
     assert times["flat"].details["kernels"] == "MATH"  # the only one on a CPU
     assert times["flat"].details["keys_with_weight"] == 1.0
@@ -303,3 +303,12 @@ def test_decoding_beside_the_fastest_kernels():
     speeds = {figure.column: figure.value for figure in figures if "gigabytes" in figure.table}
     assert speeds["softmax, flat"] == pytest.approx(2 * speeds["flat"])
     assert speeds["random"] < speeds["flat"]
+    read = {figure.column: figure.value for figure in figures if "keys that is read" in figure.table}
+    assert read["random"] == 1.0
+    assert read["distance"] == 1.0  # a cache of five pages, all of which are read first
+    beside = {figure.column: figure for figure in figures if figure.table.endswith("that without")}
+    assert {name: figure.at_most for name, figure in beside.items()} == {
+        "random": 1.1,
+        "topics": None,
+        "distance": None,
+    }

@@ -19,7 +19,12 @@ from contmax_lab.bench._work import checked, device_ratio, relative_error, softm
 
 _TIME = "bfloat16, one token: device time / scaled_dot_product_attention"
 _BYTES = "bfloat16, one token: gigabytes of keys and values read per second"
+_TIME_OF_PAGES = "bfloat16, one token, with key pages: device time / scaled_dot_product_attention"
+_TIME_OF_BOXES = "bfloat16, one token, with key pages: device time / that without"
+_KEYS_READ = "one token, with key pages: share of the keys that is read"
 _ERROR = 1e-2
+# With pages that cannot be skipped, decoding may take this much longer.
+_SLOWER_AT_MOST = 1.1
 # Kernels of torch that decode: the faster of them is the unit.
 _KERNELS = (SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION)
 
@@ -49,6 +54,10 @@ _CASES = [
 _SMALL = [_Case(1, 4, 2, 300, 16)]
 # Kinds of scores by the standard deviation of the queries: flat ones give every key weight.
 _KINDS = {"random": 1.0, "flat": 0.0, "a third of random": 1 / 3}
+# Kinds of keys: independent ones; ones of topics that the text turns to in turn, the query being of the last; and
+# independent ones with a bias that falls with the distance, by a slope per head.
+_PAGES = ("random", "topics", "distance")
+_KEYS_OF_TOPIC = 512
 
 
 def decode_figures(effort: Effort, clock: Clock) -> Iterator[Figure]:
@@ -56,17 +65,12 @@ def decode_figures(effort: Effort, clock: Clock) -> Iterator[Figure]:
     for case in _SMALL if effort.small else _CASES:
         for kind in _KINDS:
             yield from _beside_softmax(case, kind, clock, effort)
+        for kind in _PAGES:
+            yield from _by_pages(case, kind, clock, effort)
 
 
 def _beside_softmax(case: _Case, kind: str, clock: Clock, effort: Effort) -> Iterator[Figure]:
-    generator = torch.Generator(clock.device).manual_seed(0)
-    query, key, value = (
-        torch.randn(size, device=clock.device, dtype=torch.bfloat16, generator=generator)
-        for size in (
-            (case.batch, case.heads, 1, case.channels),
-            *2 * [(case.batch, case.groups, case.keys, case.channels)],
-        )
-    )
+    query, key, value = _drawn(case, clock.device)
     query = _KINDS[kind] * query
     target = {"random": case.random_at_most, "flat": case.flat_at_most}.get(kind)
     place: dict[str, Any] = {"row": case.row, "column": kind}
@@ -75,20 +79,65 @@ def _beside_softmax(case: _Case, kind: str, clock: Clock, effort: Effort) -> Ite
     if "failed" in details:
         yield Figure(_TIME, **place, value=math.nan, at_most=target, details=details)
         return
-    calls: dict[str, Callable[[], object]] = {
-        "contmax": lambda: contmax.entmax_attention(query, key, value, enable_gqa=True)
-    }
-    for kernels in _KERNELS if clock.device == "cuda" else (SDPBackend.MATH,):
-        calls[kernels.name] = functools.partial(softmax_attention(kernels, enable_gqa=True), query, key, value)
-    times = clock.device_times(calls, effort)
-    chosen = min(list(calls)[1:], key=lambda name: percentiles(times[name])["median"])
-    details["kernels"] = chosen
-    times = {"contmax": times["contmax"], "torch": times[chosen]}
+    ours = functools.partial(contmax.entmax_attention, query, key, value, enable_gqa=True)
+    times, details["kernels"] = _times_beside_softmax({"contmax": ours}, (query, key, value), clock, effort)
     yield device_ratio(times, "contmax", details, table=_TIME, **place, at_most=target)
     size = key.numel() * key.element_size() + value.numel() * value.element_size()
     read = {"contmax": size * (1 + share) / 2, "torch": size}
     for name, column in (("contmax", kind), ("torch", f"softmax, {kind}")):
         yield Figure(_BYTES, case.row, column, read[name] / percentiles(times[name])["median"] / 1e9)
+
+
+def _by_pages(case: _Case, kind: str, clock: Clock, effort: Effort) -> Iterator[Figure]:
+    """With boxes around pages of keys, beside softmax and beside the same call without boxes."""
+    query, key, value = _drawn(case, clock.device)
+    options: dict[str, Any] = {"enable_gqa": True}
+    if kind == "topics":
+        count = -(-case.keys // _KEYS_OF_TOPIC)
+        topics = torch.randn_like(key[:, :, :count])
+        key = 0.3 * key + topics.repeat_interleave(_KEYS_OF_TOPIC, 2)[:, :, : case.keys]
+        query = query + topics[:, :, -1:].repeat_interleave(case.heads // case.groups, 1)
+    if kind == "distance":
+        slopes = 2.0 ** -torch.linspace(1, 8, case.heads, device=clock.device)
+        options["bias"] = slopes[:, None, None] * torch.arange(1 - case.keys, 1, device=clock.device)
+    pages = contmax.KeyPages(key)
+    plain: Callable[..., Any] = functools.partial(contmax.entmax_attention, query, key, value, **options)
+    certified = functools.partial(plain, key_pages=pages)
+    output, certificate = certified(return_certificate=True)
+    details = checked(relative_error(output, plain().double()), _ERROR)
+    share = float(certificate.keys_read.double().mean()) / case.keys
+    times, details["kernels"] = _times_beside_softmax(
+        {"contmax": certified, "without pages": plain}, (query, key, value), clock, effort
+    )
+    place: dict[str, Any] = {"row": case.row, "column": kind}
+    yield device_ratio(times, "contmax", details, table=_TIME_OF_PAGES, **place)
+    at_most = _SLOWER_AT_MOST if kind == "random" else None
+    without = {"contmax": times["contmax"], "torch": times["without pages"]}
+    yield device_ratio(without, "contmax", table=_TIME_OF_BOXES, **place, at_most=at_most)
+    yield Figure(_KEYS_READ, **place, value=share)
+
+
+def _times_beside_softmax(
+    ours: dict[str, Callable[[], object]], given: tuple[Tensor, Tensor, Tensor], clock: Clock, effort: Effort
+) -> tuple[dict[str, Any], str]:
+    """Times of our calls, and of the fastest of torch's kernels as ``torch``; the name of these kernels."""
+    calls = dict(ours)
+    for kernels in _KERNELS if clock.device == "cuda" else (SDPBackend.MATH,):
+        calls[kernels.name] = functools.partial(softmax_attention(kernels, enable_gqa=True), *given)
+    times = clock.device_times(calls, effort)
+    chosen = min(list(calls)[len(ours) :], key=lambda name: percentiles(times[name])["median"])
+    return {**{name: times[name] for name in ours}, "torch": times[chosen]}, chosen
+
+
+def _drawn(case: _Case, device: str) -> tuple[Tensor, Tensor, Tensor]:
+    """One query per head, keys and values, by a fixed seed."""
+    generator = torch.Generator(device).manual_seed(0)
+    cache = (case.batch, case.groups, case.keys, case.channels)
+    query, key, value = (
+        torch.randn(size, device=device, dtype=torch.bfloat16, generator=generator)
+        for size in ((case.batch, case.heads, 1, case.channels), cache, cache)
+    )
+    return query, key, value
 
 
 def _error_and_share(query: Tensor, key: Tensor, value: Tensor) -> tuple[float, float]:
