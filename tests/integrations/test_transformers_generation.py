@@ -157,6 +157,7 @@ WITHOUT_ENTMAX = {
         "GPTNeoForCausalLM computes its attention by itself",
     ),
     "falcon": ("FalconForCausalLM", "FalconConfig", BERT, "FalconForCausalLM computes its attention by itself"),
+    "deepseek": ("DeepseekV4ForCausalLM", "DeepseekV4Config", BERT, "DeepseekV4Attention extends masks by itself"),
     "mamba": (
         "MambaForCausalLM",
         "MambaConfig",
