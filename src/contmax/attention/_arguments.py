@@ -74,8 +74,8 @@ def save_inputs(ctx: Any, inputs: tuple[Any, ...], *others: Tensor) -> None:
 
 
 def saved_inputs(ctx: Any) -> tuple[Inputs, list[Tensor]]:
-    """The inputs and the other tensors that `save_inputs` has saved."""
-    saved, count = ctx.saved_tensors, len(ctx.fixed)  # under checkpoint a second read would raise
+    """The inputs and the other tensors that `save_inputs` saved, read from `ctx` once."""
+    saved, count = ctx.saved_tensors, len(ctx.fixed)  # a second read raises under checkpoint
     given: list[Any] = [f if x is None else x for x, f in zip(saved[:count], ctx.fixed, strict=True)]
     return Inputs(*given), list(saved[count:])
 
@@ -153,7 +153,7 @@ def checked_inputs(
 
 
 def shape_of_bias(bias: Tensor, scores: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape to which a bias must broadcast, by distance or not, if the scores have the shape `scores`."""
+    """The shape to which the bias of scores of shape `scores` must broadcast; one by distance has a single row."""
     return (*scores[:-2], 1, bias.shape[-1]) if is_by_distance(bias, *scores[-2:]) else scores
 
 

@@ -1,4 +1,4 @@
-"""Masks of FlexAttention: a `BlockMask` as spans of keys where it gives every query one, else as a boolean mask."""
+"""Converts a FlexAttention `BlockMask` to spans of keys if every query has a single span, else to a boolean mask."""
 
 import weakref
 from typing import Any, NamedTuple
@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask
 
-# The most entries of a mask in memory at once.
+# The largest number of entries of a mask that may be in memory at once.
 _MOST_ENTRIES = 2**27
 
 
@@ -18,7 +18,7 @@ class Allowed(NamedTuple):
     mask: Tensor | None
 
 
-# Reading a mask takes a pass over all pairs of queries and keys, so what was read is kept as long as the mask lives.
+# Converted masks are cached as long as the mask lives: a conversion is a pass over all pairs of queries and keys.
 _READ: "weakref.WeakKeyDictionary[Any, dict[tuple[Any, ...], Allowed]]" = weakref.WeakKeyDictionary()
 
 
@@ -46,7 +46,7 @@ def keys_allowed_by(block_mask: Any, queries: int, keys: int, device: torch.devi
     read = _READ.setdefault(block_mask, {})
     place = (queries, keys, device, block_mask.mask_mod)
     if place not in read:
-        # What inference mode makes could not be saved for a backward pass later.
+        # Leave inference mode: its tensors could not be saved for a later backward pass.
         with torch.inference_mode(False), torch.no_grad():
             read[place] = _read(block_mask, queries, keys, device)
     return read[place]
@@ -59,7 +59,7 @@ def _read(block_mask: BlockMask, queries: int, keys: int, device: torch.device) 
     for start in range(0, queries, size):
         allowed = _allowed(block_mask, torch.arange(start, min(start + size, queries), device=device), keys)
         count = allowed.sum(-1)
-        begin = allowed.to(torch.uint8).argmax(-1)  # the first of equal maxima
+        begin = allowed.to(torch.uint8).argmax(-1)  # argmax returns the first maximum
         end = torch.where(count > 0, begin + count, 0)
         begin = torch.where(count > 0, begin, 0)
         place = torch.arange(keys, device=device)
@@ -89,6 +89,6 @@ def _allowed(block_mask: BlockMask, rows: Tensor, keys: int) -> Tensor:
 def _listed(counts: Tensor, indices: Tensor, blocks: int) -> Tensor:
     """Which blocks of keys are among the first `counts` of `indices`, (B, H, blocks of queries, blocks of keys)."""
     is_listed = torch.arange(indices.shape[-1], device=indices.device) < counts.unsqueeze(-1)
-    # Entries that are not listed may hold anything; they go to a column behind the last block.
+    # Unlisted entries are arbitrary: they are scattered to an extra column, which the slice below drops.
     place = torch.where(is_listed, indices.long(), blocks)
     return is_listed.new_zeros((*counts.shape, blocks + 1)).scatter(-1, place, True)[..., :blocks]

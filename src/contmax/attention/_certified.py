@@ -1,7 +1,8 @@
-"""Attention that skips pages of keys without weight, by their bounds (`KeyPages`), and certifies what it has read.
+"""Attention that skips pages of keys which can have no weight, and certifies which pages it has read.
 
-First it reads the pages with the largest bounds. The threshold of their scores is a lower bound of the row's threshold;
-then it reads every other page whose bound is above it. Pages in which no query may attend a key have the bound −∞.
+`KeyPages` give an upper bound of the scores in each page. First the pages with the largest bounds are read. The
+threshold τ of their scores is a lower bound of the row's threshold, so keys in pages with a bound of at most τ have
+weight 0. Then all pages with larger bounds are read. A page without a key that a query may attend has the bound −∞.
 """
 
 from collections.abc import Callable
@@ -20,22 +21,22 @@ from contmax.attention._reference import repeated_heads, scores_of
 from contmax.kernels.attention import Bounded, Boxes, decoding_fits
 from contmax.maps._threshold import newton_normaliser
 
-# Pages that are read first: this many, or this share of the pages if that is more.
+# Pages that are read first: 8, or 1/32 of all pages if that is more.
 _FEWEST_FIRST, _FIRST_SHARE = 8, 32
-# The most rounding errors of a score and of its bound, relative to the sum of the absolute products.
+# A limit for the rounding errors of a score and of its upper bound, relative to the sum of absolute products.
 _ROUNDING = 4e-6
 
 
 def attend_certified(
     inputs: Inputs, pages: KeyPages | None, budget: int | None, attend: Callable[[Inputs], Tensor]
 ) -> tuple[Tensor, Certificate]:
-    """Means of the values by the pages that may have weight, and what was read.
+    """Means of the values from only the pages that may have weight, and the certificate of what was read.
 
     Args:
         inputs: checked arguments.
         pages: boxes of all keys; None to compute them.
         budget: the most keys that a query may choose to read; None to read all that may have weight.
-        attend: computes the means for any inputs, reading all keys.
+        attend: computes the means for given inputs by reading all keys; used with a mask where no kernel skips pages.
     """
     pages = _checked_pages(pages, inputs)
     count, reads_all = pages.low.shape[-2], budget is None
@@ -80,7 +81,7 @@ def _may_skip(inputs: Inputs) -> bool:
 
 
 def _bounded(inputs: Inputs, boxes: Boxes) -> Bounded:
-    """Bounds of all pages, the pages that are read first, and the thresholds of the scores in them."""
+    """Upper bounds of all pages, the pages that are read first, and the thresholds of the scores in these pages."""
     heads, dtype = inputs.query.shape[-3], wide_dtype(inputs.query.dtype)
     query = inputs.query.to(dtype) * inputs.scale
     low, high = (repeated_heads(x.to(dtype), heads).mT for x in boxes[:2])
@@ -88,7 +89,7 @@ def _bounded(inputs: Inputs, boxes: Boxes) -> Bounded:
         bounds = query.clamp(min=0) @ high + query.clamp(max=0) @ low
         bounds = bounds + _ROUNDING * (query.abs() @ torch.maximum(low.abs(), high.abs()))
         scores = scores_of(inputs)
-    # Infinite numbers in a box, or NaN, bound nothing.
+    # A box with NaN or infinite numbers gives no bound: take +∞, so that its page is read.
     bounds = bounds.nan_to_num(nan=torch.inf, posinf=torch.inf, neginf=torch.inf)
     added = torch.zeros_like(scores)
     if inputs.bias is not None:
@@ -107,16 +108,16 @@ def _bounded(inputs: Inputs, boxes: Boxes) -> Bounded:
 
 
 def _threshold(scores: Tensor, alpha: float | Tensor) -> Tensor:
-    """A number below the α-entmax threshold of scores (…, L), (…, 1), by more than rounding; −∞ if there is none."""
+    """A lower bound (…, 1) of the α-entmax threshold of scores (…, L), rounding included; −∞ without a threshold."""
     maximum = scores.amax(-1, keepdim=True)
     shifted = scores - torch.where(maximum.isfinite(), maximum, 0)
     below = newton_normaliser(shifted, alpha, None) - 1 / (alpha - 1)
     threshold = maximum + below - 1e-5 * (maximum.abs() + below.abs())
-    return threshold.where(threshold.isfinite() & (below < 0), -torch.inf)  # at α = 1 every key has weight
+    return threshold.where(threshold.isfinite() & (below < 0), -torch.inf)  # at α = 1 there is no threshold
 
 
 def _shared(pages: Tensor, inputs: Inputs) -> Tensor:
-    """Which pages (*batch, H, Q, pages) are read for any query of the heads that share a head of the keys."""
+    """Pages (*batch, H, Q, pages) that any query reads in any of the query heads that share a key head."""
     heads, groups = inputs.query.shape[-3], inputs.key.shape[-3]
     shared: Tensor = pages.unflatten(-3, (groups, heads // groups)).any(-2, keepdim=True).any(-3, keepdim=True)
     shared = shared.expand(*pages.shape[:-3], groups, heads // groups, *pages.shape[-2:])
@@ -132,6 +133,6 @@ def _certificate(bounded: Bounded, inputs: Inputs, boxes: Boxes) -> tuple[Tensor
 
 
 def _keys_of(read: Tensor, inputs: Inputs, size: int) -> Tensor:
-    """The number of keys in pages (*batch, H, Q, pages) that are read, (*batch, H, Q)."""
+    """The number of keys (*batch, H, Q) in the pages that are read, `read` (*batch, H, Q, pages)."""
     keys = read.sum(-1) * size
     return keys - read[..., -1] * (-inputs.key.shape[-2] % size)

@@ -20,7 +20,8 @@ from contmax.attention._reference import reference_gradients
 from contmax.kernels import attention as kernels
 from contmax.maps._half_precision import widened_scores
 
-# Fewer queries than this are decoded, or left to torch if a gradient is needed: other blocks would be mostly padding.
+# With fewer queries, tiles of the usual kernels would be mostly padding: the decoding kernels take over, or torch
+# where a gradient is needed.
 _FEWEST_QUERIES = 32
 # Up to this many keys a CPU multiplies whole matrices of weights faster than it lists their nonzero entries.
 _FEW_KEYS_ON_CPU = 256
@@ -60,7 +61,7 @@ def attend_fused(inputs: Inputs) -> Tensor:
     if inputs.query.shape[-2] < _FEWEST_QUERIES:
         output: Tensor = kernels.decoding(*_given_to_kernels(_in_one_batch(inputs)))
     else:
-        # Keys from `lengths` on need no zeros: the kernels do not read them.
+        # Leave out `lengths`: the kernels do not read the keys behind them, so these need no zeros.
         inputs = masked_as_zeros(inputs._replace(lengths=None))._replace(lengths=inputs.lengths)
         output = apply(_CompiledAttention, True, _needs_gradient(inputs), *_in_one_batch(inputs))[0]
     return _in_batches(output, inputs)
@@ -72,7 +73,7 @@ def is_decoding(inputs: Inputs) -> bool:
 
 
 def decode_by_pages(inputs: Inputs, boxes: kernels.Boxes) -> tuple[Tensor, kernels.Bounded]:
-    """Means of the values by the pages of keys that may have weight, (*batch, H, Q, c), and what decided on these."""
+    """Means (*batch, H, Q, c) from the pages that may have weight, and the bounds and thresholds that select them."""
     one_batch = _in_one_batch(inputs)
     low, high = (x if x.dim() == 4 else x.reshape(-1, *x.shape[-3:]) for x in boxes[:2])
     found = kernels.decoding_by_pages(*_given_to_kernels(one_batch), boxes._replace(low=low, high=high))
@@ -81,8 +82,8 @@ def decode_by_pages(inputs: Inputs, boxes: kernels.Boxes) -> tuple[Tensor, kerne
 
 
 def _in_one_batch(inputs: Inputs) -> Inputs:
-    """The inputs with one axis of batches, as Triton's kernels take them, and a scale that is not negative."""
-    if inputs.query.shape[-2] < _FEWEST_QUERIES and inputs.spans is not None:  # for few queries a mask is small
+    """The inputs as Triton's kernels take them: with a single batch axis and a scale that is not negative."""
+    if inputs.query.shape[-2] < _FEWEST_QUERIES and inputs.spans is not None:  # decoding takes a mask
         inputs = inputs._replace(mask=allowed_keys(inputs), spans=None)
     batch = inputs.query.shape[:-3]
     scores = (*inputs.query.shape[:-1], inputs.key.shape[-2])
@@ -100,7 +101,7 @@ def _in_one_batch(inputs: Inputs) -> Inputs:
 
 
 def _in_batches(x: Tensor, inputs: Inputs) -> Tensor:
-    """x (B, …) with the batch axes of the inputs."""
+    """x (B, …) reshaped to the batch axes of the inputs, (*batch, …)."""
     batch = inputs.query.shape[:-3]
     return x if len(batch) == 1 else x.reshape(*batch, *x.shape[1:])
 
@@ -110,19 +111,19 @@ def _needs_gradient(inputs: Inputs) -> bool:
 
 
 def attend_listed(inputs: Inputs) -> Tensor:
-    """Means of the values by lists on a CPU, (*batch, H, Q, c), in full precision."""
+    """Means of the values by lists of nonzero weights on a CPU, (*batch, H, Q, c), in full precision."""
     query, key, value = (widened_scores(x) for x in inputs[:3])
     output: Tensor = apply(_CompiledAttention, False, True, query, key, value, *inputs[3:])[0]
     return output
 
 
 def _as_one_batch(x: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """x, which broadcasts to `shape` (*batch, H, ·, ·), such that it broadcasts to (B, H, ·, ·), B = ∏ batch."""
+    """x, which broadcasts to `shape` (*batch, H, ·, ·), reshaped to broadcast to (B, H, ·, ·) with B = ∏ batch."""
     return x if len(shape) == 4 or x.dim() <= 3 else x.expand(shape).reshape(-1, *shape[-3:])
 
 
 class _CompiledAttention(torch.autograd.Function):
-    """Means of the values, then the lists and other tensors that the backward pass needs."""
+    """Returns the means of the values, then the lists and other tensors that the backward pass needs."""
 
     @staticmethod
     def forward(is_fused: bool, needs_gradient: bool, *arguments: Any) -> tuple[Tensor, ...]:

@@ -150,6 +150,6 @@ def _attended(inputs: Inputs, dropout_p: float) -> Tensor:
 
 
 def _as_given(x: Tensor, query: Tensor, inputs: Inputs) -> Tensor:
-    """x in the dtype of the checked query, without the axis of heads if the given query has none."""
+    """x in the dtype of the checked query; without the axis of heads if the user's `query` has none."""
     x = x.to(inputs.query.dtype)
     return x.squeeze(-3) if query.dim() == 2 else x

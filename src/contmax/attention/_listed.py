@@ -1,7 +1,7 @@
-"""Attention on a CPU: for each block of queries, keys with nonzero weight are listed with their weights.
+"""Attention on a CPU: each query of a block gets a list of the keys with nonzero weight and of these weights.
 
-Scores are products of matrices. All other products, of the forward and of the backward pass, are sums over the lists.
-A block whose lists would be long uses products of matrices throughout.
+Scores are computed by matrix products. All other products of the forward and backward passes are sums over the lists.
+A block whose lists would be long uses matrix products throughout.
 """
 
 import torch
@@ -13,7 +13,7 @@ from contmax.attention._arguments import Inputs
 from contmax.attention._masked import allowed_keys, bias_of_scores
 from contmax.attention._reference import attend_reference, block_of, query_blocks, repeated_heads
 
-# Lists that are longer than this share of the number of keys save no time.
+# Lists save time only if they are shorter than this share of the number of keys.
 _LONGEST_SHARE = 1 / 8
 
 

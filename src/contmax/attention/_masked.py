@@ -1,6 +1,6 @@
-"""Which query may attend which key, and zeros for keys, values and queries that are masked altogether.
+"""Which query may attend which key, and zeros in place of keys, values and queries that are masked altogether.
 
-A weight of zero alone does not hide a masked value: 0 · NaN and 0 · ∞ are NaN.
+The zeros are needed because a weight of zero does not hide a masked value: 0 · NaN and 0 · ∞ are NaN.
 """
 
 import functools
@@ -88,7 +88,7 @@ def _seen_and_asking(inputs: Inputs) -> tuple[Tensor | None, Tensor | None]:
     if line is not None:
         if inputs.diagonal is not None:
             line = F.pad(line[..., : inputs.diagonal + queries], (0, keys - 1 - inputs.diagonal))
-        # A key is seen if any of the numbers for its distances from the Q queries is; they are neighbours in the line.
+        # A key is seen if one of the Q neighbouring entries for its distances from the queries is True; count them.
         counts = F.pad(line.cumsum(-1), (1, 0))
         seen = _both(seen, counts[..., queries:] > counts[..., :-queries])
     return seen, asks
@@ -97,14 +97,14 @@ def _seen_and_asking(inputs: Inputs) -> tuple[Tensor | None, Tensor | None]:
 def _seen_and_asking_of_spans(spans: Tensor, parts: list[Tensor], keys: int) -> tuple[Tensor, Tensor]:
     """`_seen_and_asking` for spans of keys; each of `parts`, (…, 1, L), says which of the keys may be attended."""
     begins, ends = spans.long().split(1, -1)
-    # A query may attend a key of `parts` if more of them lie before the end of its span than before the begin.
+    # A query may attend some open key if more open keys lie before the end of its span than before its begin.
     open_keys = functools.reduce(torch.logical_and, parts) if parts else begins.new_ones((1, keys), dtype=torch.bool)
     open_keys = open_keys.expand(*open_keys.shape[:-1], keys)
     leading = torch.broadcast_shapes(open_keys.shape[:-2], spans.shape[:-2])
     before = F.pad(open_keys.cumsum(-1), (1, 0)).expand(*leading, 1, keys + 1)
     begins, ends = (x.mT.expand(*leading, 1, -1) for x in (begins, ends))
     asks = before.gather(-1, ends) > before.gather(-1, begins)
-    # Spans begun so far, less spans ended so far, are those that hold a key.
+    # The number of spans that contain a key: those that begin at or before it, less those that end there.
     steps = begins.new_zeros((*leading, 1, keys + 1)).scatter_add(-1, begins, torch.ones_like(begins))
     steps = steps.scatter_add(-1, ends, -torch.ones_like(ends))
     return (steps.cumsum(-1)[..., :-1] > 0) & open_keys, asks.mT

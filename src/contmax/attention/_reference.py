@@ -19,7 +19,7 @@ from contmax.kernels.attention import is_by_distance
 from contmax.maps import entmax
 from contmax.maps._half_precision import widened_scores
 
-# The most weights in memory at once, on a CPU and on a GPU: enough for efficient matrix products.
+# The largest number of weights in memory at once, on a CPU and on a GPU: enough for efficient matrix products.
 _WEIGHTS, _WEIGHTS_ON_GPU = 2**22, 2**27
 
 
@@ -54,7 +54,7 @@ def scores_of(inputs: Inputs) -> Tensor:
 
 
 def _weights(scores: Tensor, inputs: Inputs) -> Tensor:
-    """The weights of the keys (*batch, H, Q, L), of which sinks may take a part."""
+    """The weights of the keys (*batch, H, Q, L); their sum is less than one if a sink has weight."""
     allowed, sinks = allowed_keys(inputs), inputs.sinks
     if sinks is None:
         return entmax(scores, inputs.alpha, mask=allowed)
@@ -81,7 +81,7 @@ def reference_gradients(inputs: Inputs, needed: Sequence[bool], g: Tensor) -> li
 
 
 def can_be_softmax(inputs: Inputs) -> bool:
-    """Whether α is the float 1, and neither caps, sinks, torch.func nor forward mode need what torch's kernels lack."""
+    """Whether torch's own kernels can compute it: α is the float 1, without cap, sinks, torch.func or forward mode."""
     if not isinstance(inputs.alpha, float) or inputs.alpha != 1 or inputs.sinks is not None or inputs.softcap:
         return False
     return torch.compiler.is_compiling() or (all_hold_numbers(*inputs) and not inputs.have_tangents)
@@ -90,7 +90,7 @@ def can_be_softmax(inputs: Inputs) -> bool:
 def attend_softmax(inputs: Inputs, dropout_p: float) -> Tensor:
     """Means of the values for all queries, (*batch, H, Q, c), in the dtype of the query."""
     output = _softmax_attention(inputs, dropout_p)
-    # The reference does not know which weights were dropped, and a compiled program is not differentiated twice.
+    # No second derivatives: the reference cannot repeat the dropout, and torch.compile does not support them.
     if not output.requires_grad or dropout_p > 0 or torch.compiler.is_compiling():
         return output
     twice: Tensor = _TwiceDifferentiable.apply(output, *inputs)
@@ -115,7 +115,7 @@ def _softmax_attention(inputs: Inputs, dropout_p: float) -> Tensor:
         finite = bias != -torch.inf
         allowed = finite if allowed is None else allowed & finite
     assert allowed is not None
-    # torch's backends give different results for a row with every key masked.
+    # Rows with every key masked attend all keys here, and become zeros below: torch's backends treat them differently.
     nothing = ~allowed.any(-1, keepdim=True)
     allowed = allowed | nothing
     if bias is not None:
@@ -125,17 +125,14 @@ def _softmax_attention(inputs: Inputs, dropout_p: float) -> Tensor:
 
 
 def _aligned(x: Tensor) -> Tensor:
-    """x, copied if its address is not a multiple of 16 bytes.
-
-    With a mask, torch's kernels fail on such slices: `misaligned address`.
-    """
+    """x, copied if its address is not a multiple of 16 bytes: torch's kernels with masks fail (`misaligned address`)."""
     if x.is_cuda and not torch.compiler.is_compiling() and x.data_ptr() % 16 != 0:
         return x.clone()
     return x
 
 
 class _TwiceDifferentiable(torch.autograd.Function):
-    """Returns `output`. Its gradient comes from torch's kernels, or from the reference if differentiated or vmapped."""
+    """Returns `output`; its gradient is that of torch's kernels, or the reference's if differentiated or vmapped."""
 
     @staticmethod
     def forward(output: Tensor, *arguments: Any) -> Tensor:

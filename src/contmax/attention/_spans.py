@@ -17,7 +17,7 @@ from contmax.attention._arguments import Inputs, beside
 if TYPE_CHECKING:
     from contmax.attention._block_mask import Allowed
 
-# A window that is wider than any sequence, and whose sums with positions do not overflow.
+# The limit of a window: wider than any sequence, while its sums with positions do not overflow.
 _FAR = 2**40
 
 
@@ -38,9 +38,9 @@ def with_spans(
     window: tuple[int | None, int | None] | None,
     block_mask: Any,
 ) -> Inputs:
-    """The inputs with spans for all of these arguments and for the causal mask and lengths, which they take over.
+    """The inputs with spans that replace these arguments, the causal mask and the lengths.
 
-    A `block_mask` that gives some query no single span is joined to the mask instead.
+    A `block_mask` that does not give every query a single span is combined with `inputs.mask` instead.
 
     Raises:
         ValueError, TypeError: if an argument does not fit; the message says what to pass.
@@ -71,7 +71,7 @@ def with_spans(
         end = end if right is None else torch.minimum(end, aligned + min(right, _FAR) + 1)
     mask = inputs.mask
     if block_mask is not None:
-        # This import takes longer than most calls.
+        # Import only if needed: the import takes longer than most calls.
         from contmax.attention._block_mask import keys_allowed_by
 
         allowed = _of_batch(keys_allowed_by(block_mask, queries, keys, device), inputs)
@@ -85,7 +85,7 @@ def with_spans(
 
 
 def _of_batch(allowed: "Allowed", inputs: Inputs) -> "Allowed":
-    """With the axes (B, H) of a `BlockMask` as axes that broadcast to those of the scores, (*batch, H)."""
+    """`allowed` with its leading axes (B, H) reshaped so that they broadcast to those of the scores, (*batch, H)."""
     *batch, heads = inputs.query.shape[:-2]
     given = next(x for x in allowed if x is not None).shape[:2]
     if given[0] not in (1, math.prod(batch)) or given[1] not in (1, heads):

@@ -174,7 +174,7 @@ def _ball(dim: int, k: float, shape: torch.Size, like: Tensor) -> Tensor:
 
 
 def _inside(like: Tensor) -> float:
-    """A factor just below one that keeps draws inside the support after rounding."""
+    """A factor just below one, which keeps draws inside the support after rounding."""
     return 1 - 8 * torch.finfo(like.dtype).eps
 
 

@@ -58,7 +58,7 @@ class Density(Distribution):
     """The index α: the density is the Ω_α-map of its score. A mixture or a set of samples has none."""
 
     def __init__(self, batch_shape: Size, event_shape: Size = torch.Size()) -> None:  # noqa: B008
-        # Torch's validation refuses points off the support, so it is off whatever the global default.
+        # Switch off torch's validation whatever its global default, because it refuses points off the support.
         super().__init__(batch_shape, event_shape, validate_args=False)
 
     @abstractmethod
@@ -84,7 +84,7 @@ class Density(Distribution):
         return self._log_density_at(self._points(value)).exp().to(self._result_dtype(value))
 
     def _log_density_at(self, points: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-        """ln p, with −inf and zero gradient at infinite points, where :meth:`_log_density` may compute ∞·0."""
+        """ln p, with −inf and zero gradient at infinite points, which :meth:`_log_density` never sees: it may give ∞·0."""
         endless = torch.isinf(points)
         log_density = self._log_density(torch.where(endless, 0.0, points))
         return torch.where(endless.any(-1) if self.event_shape else endless, -math.inf, log_density)
@@ -343,7 +343,7 @@ def unchecked(distribution: Distribution, dtype: torch.dtype | None = None) -> D
     if dtype is None and isinstance(distribution, Density):
         return distribution
     if dtype is not None and isinstance(distribution, Categorical):
-        # A new Categorical normalises in the wider dtype: weights in half precision sum to one only to a few digits.
+        # Make a new Categorical, which normalises in the wider dtype: half-precision weights sum to one only roughly.
         logits = distribution.logits
         return Categorical(logits=logits.to(torch.promote_types(logits.dtype, dtype)), validate_args=False)
     new = copy.copy(distribution)

@@ -28,7 +28,7 @@ class Elliptical(Density):
     _only_alpha: ClassVar[float | None] = None
 
     def _set_index(self, alpha: Number, validate_args: bool | None) -> None:
-        """Check and set α, after the other parameters are set, since a tensor α may enlarge the batch."""
+        """Check and set α; call it after the other parameters are set, since a tensor α may enlarge the batch."""
         if self._only_alpha is not None and (isinstance(alpha, Tensor) or alpha != self._only_alpha):
             raise ValueError(
                 f"alpha is {self._only_alpha:g} for this density; got {alpha}. "
@@ -60,7 +60,7 @@ class Elliptical(Density):
 
     @abstractmethod
     def _delta_in_units(self, points: Tensor) -> Tensor:
-        """Δ/ρ (Δ/R² for α = ∞), divided before squaring: Δ may overflow where the quotient does not."""
+        """Δ/ρ (Δ/R² for α = ∞); divide before squaring, since Δ may overflow where the quotient does not."""
 
     def _score(self, points: Tensor) -> Tensor:
         return -0.5 * self._delta(points)
@@ -166,7 +166,7 @@ class Elliptical(Density):
 
 
 def adjustable_profile(alpha: Number, dim: int, of: str, validate_args: bool | None) -> Profile:
-    """The profile of an α whose ``of``, a moment or "support", can be chosen: refuses ∞, and α ≤ 1 for "support"."""
+    """The profile of α for a density with a chosen moment or support (``of``); refuses ∞, and α ≤ 1 for "support"."""
     index = low = as_index(alpha, dim, validate_args)
     if isinstance(index, Tensor):
         low = float(index.detach().min()) if index.numel() and checks_values(validate_args, index) else math.inf

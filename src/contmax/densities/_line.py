@@ -150,7 +150,7 @@ class LineDensity(Density):
         """Whether points lie below μ, and their distances from μ in units of the law."""
         offset = offset_in(self.unit(), points - self._wide(self.loc))
         below = offset < 0
-        # Not abs, whose derivative at 0 is 0: the distribution function is steepest at 0.
+        # Use no abs: its derivative at 0 is 0, but the distribution function is steepest there.
         return below, torch.where(below, -offset, offset)
 
     @property
@@ -207,7 +207,7 @@ class LineDensity(Density):
         return alpha.double() if isinstance(alpha, Tensor) else torch.full_like(self.loc, alpha, dtype=torch.float64)
 
     def _expectation(self, function: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-        """E_p of a function of t − μ and ln p(t), in float64, for a copy with μ = 0, since t − μ would lose digits."""
+        """E_p of a function of t − μ and ln p(t), in float64; computed for μ = 0, because t − μ would lose digits."""
         centred = self._in_float64()
         centred.loc = torch.zeros_like(centred.loc)
         return line_expectation(centred, function)
@@ -279,7 +279,7 @@ class LineDensity(Density):
         return self._round(draws + step)
 
     def _standard_draws(self, shape: torch.Size, like: Tensor) -> Tensor:
-        """Draws from the law, by inverting the distribution function; no draw is an end of the support."""
+        """Draws from the law, by inverting the distribution function; all lie strictly inside the support."""
         q = torch.rand(shape, dtype=like.dtype, device=like.device)
         below = q < 0.5
         depth = self.law().depth(torch.where(below, 0.5 - q, 1 - q)) * (1 - 8 * torch.finfo(like.dtype).eps)

@@ -69,7 +69,7 @@ def landmarks_of(density: Distribution) -> Landmarks:
         return cast(Landmarks, source.landmarks())
     if getattr(source, "component_distribution", None) is not None:
         return union(landmarks_of(source.component_distribution))
-    # Torch's other transformed distributions transform a uniform law on (0, 1), which does not show where mass lies.
+    # Torch's other transformed distributions have a uniform base on (0, 1), which does not show where mass lies.
     if type(density) in (TransformedDistribution, LogNormal):
         return _transformed_landmarks(source)
     return general_landmarks(density)
@@ -175,7 +175,7 @@ class LineRule:
     Attributes:
         points: t, ``(n, *shape)``.
         shares: quadrature weights, ``(n, *shape)``, zero in the tails beyond a finite end of the support.
-        beside_bends: ``points``, but in empty pieces, which lie on a bend, moved to just above the bend.
+        beside_bends: ``points``; those in an empty piece, which lie on a bend, are moved to just above it.
     """
 
     def __init__(
@@ -206,7 +206,7 @@ class LineRule:
         x, w = (table.reshape(-1, *(1 for _ in shape)) for table in (nodes, weights))
         length = at[1:] - at[:-1]
         points, shares = _piece(at[:-1, None], length[:, None], x, w, window)
-        # An empty piece ends at a breakpoint, which may be a kink of the density: evaluate the density just below.
+        # An empty piece lies on a breakpoint, perhaps a kink of the density: evaluate the density just below it.
         nudge = 1e-10 * self._reach + 1e-15 * torch.maximum(at[0].abs(), at[-1].abs()).detach()
         nudge = torch.where(length.detach() == 0, nudge, 0.0)[:, None]
         parts = [[x.flatten(0, 1) for x in (points, shares, points - nudge, points + nudge)]]
@@ -229,7 +229,7 @@ class LineRule:
         return torch.stack([torch.where(far, step, first) for step in steps])
 
     def log_density(self, density: Distribution) -> tuple[Tensor, Tensor]:
-        """ln p at the points, at least _LOG_TINY, and the mask of larger values; p is from ``_density.unchecked``."""
+        """ln p at the points, clamped below at _LOG_TINY, and a mask of larger values; p is from ``_density.unchecked``."""
         with torch.no_grad():
             inside = (self._seen > self._low) & (self._seen < self._high)
             alive = inside & (density.log_prob(torch.where(inside, self._seen, self._inner)) > _LOG_TINY)

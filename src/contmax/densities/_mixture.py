@@ -178,7 +178,7 @@ class Mixture(WeightedSum):
 
     def _log_density(self, points: Tensor) -> Tensor:
         terms = self._components().log_prob(self._spread(points)) + self._log_weights()
-        # Not torch.logsumexp: the gradient must be zero where every component vanishes.
+        # Use no torch.logsumexp: the gradient must be zero where every component vanishes.
         largest = terms.detach().amax(-1, keepdim=True)
         largest = torch.where(torch.isfinite(largest), largest, 0.0)
         total = torch.exp(terms - largest).sum(-1)
@@ -335,7 +335,7 @@ class Empirical(WeightedSum):
         ordered, reached = self._steps()
         last = ordered.shape[-1] - 1
         index = (reached < share.unsqueeze(-1)).sum(-1).clamp(max=last)
-        # A q just above a value of the cdf may be equal to it but for rounding: 0.8 and eight times 0.1.
+        # A q may exceed a value of the cdf by rounding only, as 0.8 exceeds eight times 0.1: then take that sample.
         lenient = (reached < share.unsqueeze(-1) * (1 - 4 * torch.finfo(share.dtype).eps)).sum(-1).clamp(max=last)
         index = torch.where(_picked(reached, index) == share, index, lenient)
         return _picked(ordered, index)

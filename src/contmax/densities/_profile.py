@@ -50,8 +50,8 @@ class Profile:
     def coefficients(self, like: Tensor) -> tuple[Scalar, Scalar, Scalar]:
         """ε, c and w with C = c − w·½ln|Σ|; numbers for a number α, else tensors in the dtype of ``like``.
 
-        Tensors are computed in float64 and in each call: the graph of a cached tensor could be freed by the first of
-        two backward passes.
+        Tensors are computed in float64, and again in each call, since the first of two backward passes could free the
+        graph of a cached tensor.
         """
         if self._numbers is not None:
             return self._numbers
@@ -199,7 +199,7 @@ class Profile:
 
 
 class UniformProfile(Profile):
-    """The limit α = ∞: density one on an ellipsoid of volume one, for any |Σ|; the unit is the radius R."""
+    """The profile for α = ∞: density one on an ellipsoid of volume one, for any |Σ|; the unit is the radius R."""
 
     reach = 1.0
 
@@ -231,7 +231,7 @@ class UniformProfile(Profile):
 
     def log_density(self, square: Tensor, half_log_det: Tensor) -> Tensor:
         """0 on the ellipsoid, −inf outside, with zero gradient."""
-        # Zero as a function of the parameters: a backward pass then finds zero gradients instead of no graph.
+        # Make the zero a function of the parameters, so that a backward pass gives zero gradients instead of an error.
         zero = 0.0 * (square.clamp(max=torch.finfo(square.dtype).max) + half_log_det)
         return torch.where(square >= 1, -math.inf, zero)
 

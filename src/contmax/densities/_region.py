@@ -2,7 +2,7 @@ r"""Supports as sets, all in float64: unions of intervals, ellipsoids and boxes,
 
 In the plane the area that an ellipse shares with another ellipse or with a box has a closed form but for the roots of a
 quartic. In coordinates in which the first ellipse is the unit disk, the boundary of the other set is divided where it
-crosses the circle. By Green's theorem each piece inside the disk adds its triangle with the origin and the area between
+crosses the unit circle. By Green's theorem each piece inside the disk adds its triangle with the origin and the area between
 piece and chord; each piece outside adds a sector of the disk. An error in a crossing changes the sum in second order
 only. The crossings of an ellipse with centre (p, q) and semi-axes a, b along the coordinates are the roots of a quartic
 in tan(θ/2),
@@ -12,7 +12,7 @@ in tan(θ/2),
 whose closed form loses all digits near a tangency, where bracketing loses none. Since
 :math:`\tfrac12 g' = (b^2-a^2)\sin\theta\cos\theta - ap\sin\theta + bq\cos\theta`, the quotient
 :math:`g'/(\sin\theta\cos\theta)` is monotone between multiples of π/2 and the two angles with
-:math:`\tan^3\theta = -bq/(ap)`: in each of these six intervals g has at most one extremum, and `sign_change` brackets
+:math:`\tan^3\theta = -bq/(ap)`: in each of these six intervals g has at most one extremum, and `sign_change` finds
 first the extremum, then the roots on either side of it. An arc between two consecutive points of this subdivision
 subtends less than π at the origin.
 """
@@ -225,8 +225,8 @@ def _plane_overlap(ellipse: EllipsoidRegion, other: EllipsoidRegion | BoxRegion)
     area, other_area = ellipse.volume(), other.volume()
     empty = (area <= 0) | (other_area <= 0)
     disk = _or_disk(ellipse, empty)
-    # With the ellipse mapped to the unit disk, the boundary of `other` as m pieces that do not cross the circle: m + 1
-    # ends, counterclockwise, a point within each piece, and twice the area between each piece and its chord.
+    # Map the ellipse to the unit disk and divide the boundary of `other` into m pieces that do not cross the circle:
+    # m + 1 ends, counterclockwise, a point within each piece, and twice the area between each piece and its chord.
     boundary = _box_in(disk, other) if isinstance(other, BoxRegion) else _ellipse_in(disk, _or_disk(other, empty))
     ends, middles, bulges = boundary
     start, stop = ends[..., :-1, :], ends[..., 1:, :]

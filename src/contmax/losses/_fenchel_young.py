@@ -233,10 +233,10 @@ def _checked_shape(prediction: Distribution, target: Distribution | Tensor) -> t
 
 
 def _harmless_where_unlabelled(target: Distribution | Tensor, labelled: Tensor, event_dims: int) -> Any:
-    """The target, broadcast, with safe constant parameters in unlabelled examples; other families unchanged.
+    """The target, broadcast, with safe constant parameters in unlabelled examples; other families are unchanged.
 
-    Unlabelled parameters may be NaN, or the two ends of an interval of length 0. Masking the loss afterwards would
-    give NaN gradients: zero times an infinite derivative.
+    The parameters of unlabelled examples may be NaN, or the ends of an interval of length 0. Masking only the loss
+    would give NaN gradients there: zero times an infinite derivative.
 
     Example:
         >>> spans = Uniform(torch.tensor([0.2, float("nan")]), torch.tensor([0.6, 0.0]), validate_args=False)

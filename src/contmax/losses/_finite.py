@@ -135,7 +135,7 @@ def _weighted_class_losses(
     sample_weight = counted.to(wide) if weight is None else counted * weight.to(wide)[ids]
     if weight is None or smoothing == 0:
         losses = (fused_losses if fused else class_losses)(z, ids, *options)  # type: ignore[arg-type]
-        # The loss of an ignored example is removed, even if it is infinite.
+        # The loss of an ignored example becomes 0, even if it is infinite.
         return torch.where(counted, losses, 0) if weight is None else weighted(losses, sample_weight), sample_weight
     every = losses_of_every_class(torch.where(counted.unsqueeze(dim), z, 0), alpha, dim)
     hard = weighted(every.gather(dim, ids.unsqueeze(dim)).squeeze(dim), sample_weight)

@@ -2,11 +2,12 @@
 
 Each of T tokens has a hidden vector h, logits z = W h + b of C classes, p̂ = entmax(z) and a smoothed target q. For a
 fixed α ≤ 2 two operators work on blocks of the logits. The forward pass computes z of a block of tokens, and from it
-(p̂ − q) W, which times the cotangent is the gradient of h. The gradient of W is rounded once:
+(p̂ − q) W, which times the cotangent is the gradient of h. The gradient of W is computed in one of two ways:
 
-* By Triton's kernels for α ≥ 1.25, the forward pass lists each token's classes with mass, and the backward pass sums
-  hidden vectors by these lists.
-* Otherwise the backward pass recomputes z of a block of classes for all tokens: one product gives a row's gradient.
+* By Triton's kernels for α ≥ 1.25, the forward pass lists the classes in the support of each token's p̂, and the
+  backward pass sums hidden vectors over these lists.
+* Otherwise the backward pass recomputes z for a block of classes and all tokens. One matrix product gives the gradients
+  of these rows of W, which are rounded once.
 
 A token's statistics are four numbers that turn a logit into p̂: the maximum of z, t = p_max^(α−1), p_max = max p̂ (for
 Triton's kernels 1/Σ weights, see kernels/losses/README.md), and the mass that smoothing gives to each class.
@@ -42,9 +43,9 @@ _TOKEN_BLOCKS, _CLASS_BLOCKS, _BLOCKS_FUSED = 64, 128, 24
 # Least block sizes; longer blocks consist of whole tiles. Matrix products of other sizes are slow.
 _FEWEST_TOKENS, _FEWEST_CLASSES = 32, 128
 _TILE = 128
-# For smaller α few tokens have a sparse p̂, and lists of its support save no time.
+# The least α for which supports are listed: for smaller α few tokens have a small support, and lists save no time.
 _LEAST_LISTED_ALPHA = 1.25
-# Tensors without batch axes: torch.vmap over one of these calls the operators once per layer.
+# Arguments without batch axes: where torch.vmap runs over one of them, it calls the operators once per layer.
 _LAYER = ("loss_hidden", "loss_weight", "loss_bias", "loss_target")
 
 
@@ -188,11 +189,11 @@ def _checkpointed_losses(
 ) -> Tensor:
     """Losses (T,) for any α, by blocks of tokens, whose logits the backward pass recomputes.
 
-    For α > 2 a probability may change by more than its logit, so recomputed logits must equal those of the forward pass
-    bitwise: checkpoints recompute whole blocks.
+    Checkpoints recompute whole blocks, so that the logits are bitwise those of the forward pass: for α > 2 a rounding
+    error of a logit could change its probability by much more.
     """
     hidden, weight, bias, ids = layer
-    # Autograd adds up the gradients of blocks in the dtype of weight and bias.
+    # Widen weight and bias: autograd sums the gradients of the blocks in their dtype.
     weight = weight.to(wide_dtype(weight.dtype))
     bias = None if bias is None else bias.to(wide_dtype(bias.dtype))
     losses = [hidden.new_empty(0, dtype=weight.dtype)]
@@ -297,13 +298,13 @@ def _losses_and_statistics(logits: Tensor, loss: LinearLoss, fused: bool) -> tup
     z = logits.to(wide_dtype(logits.dtype))
     losses, p = losses_and_map(z, loss.alpha, loss.target.unsqueeze(-1), None, loss.smoothing, -1)
     top, p_max = z.amax(-1), p.amax(-1)
-    # A fully masked row has p_max = 0, of which a power may be infinite: take t = 1.
+    # Take t = 1 in a fully masked row, where p_max = 0: for α < 1 its power would be infinite.
     t = torch.where(p_max == 0, 1, p_max) ** (loss.alpha - 1)
     return losses.squeeze(-1), torch.stack([top, t, p_max, torch.full_like(t, loss.smoothing / z.shape[-1])], -1)
 
 
 def _residual(logits: Tensor, ids: Tensor, loss: LinearLoss, statistics: Tensor, g: Tensor, fused: bool) -> Tensor:
-    """g (p̂ − q) of a block of classes, in the logits' dtype, maybe over the logits; `ids` are relative to the block."""
+    """g (p̂ − q) of a block of classes, in the logits' dtype; may overwrite the logits. `ids` start at the block."""
     if fused:
         from contmax.kernels.gpu._launch import in_parts
         from contmax.kernels.losses._gpu_losses import write_gradients
@@ -318,7 +319,7 @@ def _residual(logits: Tensor, ids: Tensor, loss: LinearLoss, statistics: Tensor,
     p.scatter_add_(-1, torch.where(inside, ids, 0).unsqueeze(-1), mass.unsqueeze(-1))
     if loss.smoothing > 0:
         p.sub_(share)
-    # An ignored token has g = 0, and its logits may be NaN.
+    # An ignored token has g = 0, but its logits may be NaN: write 0 there.
     return torch.where(g.unsqueeze(-1) == 0, 0, g.unsqueeze(-1) * p).to(logits.dtype)
 
 
@@ -388,7 +389,7 @@ def _write_dense_sums(
 ) -> None:
     """Write the gradients of W, Σ_t g_t (p̂_t − q_t) h_tᵀ, and of b, Σ_t g_t (p̂_t − q_t), from recomputed logits."""
     hidden, weight, bias, target = loss[:4]
-    # The hidden vector of an ignored token may be NaN, and NaN times a residual of 0 is NaN.
+    # Write zeros for ignored tokens: their hidden vectors may be NaN, and NaN times a residual of 0 is NaN.
     hidden = hidden.masked_fill((target == _IGNORED).unsqueeze(-1), 0)
     for columns in _slices(len(weight), _CLASS_BLOCKS, _FEWEST_CLASSES, fused):
         logits = F.linear(hidden, weight[columns], None if bias is None else bias[columns])

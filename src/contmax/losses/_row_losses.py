@@ -27,7 +27,7 @@ from contmax.maps._threshold import below_maximum, or_one
 
 
 def fused_losses(z: Tensor, target: Tensor, alpha: float, mask: Tensor | None, smoothing: float, dim: int) -> Tensor:
-    """`class_losses` or `soft_losses` by a Triton kernel, in float32; the kernel reads half precision and masks."""
+    """`class_losses` or `soft_losses` by a Triton kernel, in float32; z may be in half precision and not yet masked."""
     allowed = None if mask is None else axis_last(mask.expand(z.shape), dim)
     target = axis_last(target, dim) if target.is_floating_point() else target
     losses: Tensor = apply(_FusedLoss, axis_last(z, dim), target, allowed, alpha, smoothing)[0]
@@ -54,7 +54,7 @@ def soft_losses(
     """
     # Renormalise: near α = 1 any error in Σq is amplified by 1/(α−1).
     target = target / or_one(target.detach().sum(dim, keepdim=True))
-    # This leaves losses unchanged and keeps their digits where logits are large.
+    # Subtracting the maximum leaves losses unchanged and keeps their digits where logits are large.
     z = below_maximum(z, dim)
     conjugate: Tensor = apply(_ClassLoss, z, alpha, None, None, 0.0, dim)[0]
     negentropy = tsallis_negentropy(target, alpha, dim)
@@ -68,7 +68,7 @@ def soft_losses(
 
 def losses_of_every_class(z: Tensor, alpha: float | Tensor, dim: int) -> Tensor:
     """Ω*(z) − z_c for each class c; +inf with a finite gradient where z_c = −inf."""
-    # This leaves losses unchanged and keeps their digits where logits are large.
+    # Subtracting the maximum leaves losses unchanged and keeps their digits where logits are large.
     z = below_maximum(z, dim)
     conjugate: Tensor = apply(_ClassLoss, z, alpha, None, None, 0.0, dim)[0]
     losses = _not_negative(conjugate.unsqueeze(dim) - torch.where(z == -torch.inf, 0, z))
@@ -83,7 +83,7 @@ def _inner(y: Tensor, z: Tensor, dim: int) -> Tensor:
 
 
 def _not_negative(losses: Tensor) -> Tensor:
-    """Losses with rounding below 0 clamped; the gradient is unchanged."""
+    """Losses clamped to at least 0, since they are negative only by rounding; the gradient is unchanged."""
     return losses + (losses.detach().clamp(min=0) - losses.detach()).nan_to_num()
 
 
@@ -96,7 +96,7 @@ class _FusedLoss(torch.autograd.Function):
     def forward(
         z: Tensor, target: Tensor, mask: Tensor | None, alpha: float, smoothing: float
     ) -> tuple[Tensor, Tensor]:
-        # torch.compile does not trace an operator that is itself the method.
+        # This wrapper is needed: torch.compile does not trace `forward = staticmethod(row_losses)`, an operator.
         return row_losses(z, target, mask, alpha, smoothing)
 
     @staticmethod
@@ -204,7 +204,7 @@ def _share(scores: Tensor, allowed: Tensor | None, smoothing: float, dim: int) -
     """The mass that label smoothing gives to each allowed class."""
     if allowed is None:
         return smoothing / scores.shape[dim]
-    # Sum in the dtype of the scores: a float over an integer tensor would be float32.
+    # Sum in the dtype of the scores: a float divided by an integer tensor would be in float32.
     return smoothing / allowed.expand_as(scores).sum(dim, keepdim=True, dtype=scores.dtype).clamp(min=1)
 
 
@@ -226,7 +226,7 @@ def _less_target(
 def _where_it_counts(cotangent: Tensor, slope: Tensor) -> Tensor:
     """cotangent · slope, and 0 where the cotangent is 0, even if the slope is NaN."""
     if may_be_differentiated():
-        # Keep the slope where the cotangent is 0: it is the derivative of the product there.
+        # Where the cotangent is 0, still multiply by the slope, which is the derivative of the product.
         return cotangent * torch.where((cotangent == 0) & slope.isnan(), 0, slope)
     return torch.where(cotangent == 0, 0, cotangent * slope)
 

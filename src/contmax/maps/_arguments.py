@@ -40,7 +40,7 @@ def check_scores(scores: Tensor, dim: int, name: str) -> None:
 def output_dtype(scores: Tensor) -> torch.dtype:
     """The dtype of p: the dtype of the scores, or float32 for half precision under autocast, as for torch.softmax."""
     dtype = scores.dtype
-    # Ask first about autocast on any device, mostly off: this takes less time than asking about one device.
+    # Ask first whether autocast is on for any device: the answer is mostly no, and it is quicker than for one device.
     if dtype in HALF_PRECISION and autocast_is_on_anywhere() and torch.is_autocast_enabled(device_type(scores)):
         return torch.float32
     return dtype

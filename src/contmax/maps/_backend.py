@@ -1,9 +1,9 @@
 """p̂ = argmax ⟨x, p⟩ − Ω_α(p), the maximum Ω*_α(x) and the gradients of p̂, by the backend that a public call chose.
 
 The distribution lies along the last axis; α is a number, or a tensor of size 1 along that axis. In a trace and under
-torch.vmap the kernels are opaque operators, and so is the torch reference where it takes hundreds of operations (α > 2
-or α a tensor). For a fixed α ≤ 2 the reference is short and fuses well, so it is traced. An exported program must not
-depend on our operators: in an export `backend_of` chooses torch, and the whole reference is traced.
+torch.vmap the kernels are opaque operators, and so is the torch reference for α > 2 or a tensor α, where it takes
+hundreds of operations. For a number α ≤ 2 the reference is short and fuses well, so it is traced. An exported program
+must not depend on our operators: in an export `backend_of` chooses torch, and the whole reference is traced.
 """
 
 import torch
@@ -60,7 +60,7 @@ def pull_back(
     needs_alpha: bool,
     backend: Backend,
 ) -> tuple[Tensor, Tensor | None]:
-    """The gradient of the scores, in `dtype`, and of α per slice (None unless `needs_alpha`), from `cotangent` of p."""
+    """Gradients from the `cotangent` of p: for the scores in `dtype`; for α per slice, or None unless `needs_alpha`."""
     # A second derivative needs torch operations: compiled kernels have no derivative.
     if needs_reference(cotangent) or _is_short(alpha, backend):
         wide = wide_dtype(p.dtype)
@@ -74,7 +74,8 @@ def pull_back(
 def regularized_max(scores: Tensor, alpha: float | Tensor, dim: int) -> tuple[Tensor, Tensor]:
     """The maximiser p of ⟨x, p⟩ − Ω_α(p), and the gain: the maximum Ω*_α(x) less max x, of size 1 along `dim`.
 
-    The gain is in float64, and −inf where nothing may be attended. Added to a large max x, it would lose its digits.
+    The gain is in float64, and −inf where nothing may be attended. It is returned alone, because added to a large max x
+    it would lose its digits.
     """
     backend = backend_of_map(scores, alpha)
     x, alpha = axis_last(scores, dim), alpha_of_rows(alpha, scores, dim)
@@ -155,7 +156,7 @@ def _entmax_backward(
 
 
 def _numba_takes(x: Tensor, alpha: float | Tensor, backend: str) -> bool:
-    """Whether numba has kernels for x and α: a hook on saved tensors may change x's dtype, and α must be ≤ 2."""
+    """Whether numba has kernels for x and α: float32 or float64 (hooks on saved tensors may cast x), and α ≤ 2."""
     if backend != Backend.NUMBA.value or x.dtype not in NUMBA_DTYPES:
         return False
     return not isinstance(alpha, Tensor) or not bool((alpha > 2).any())
@@ -172,7 +173,8 @@ def _argmax_reference(scores: Tensor, alpha: float | Tensor, weights: Tensor | N
     p = _probabilities(scores, shifted, alpha, weights)
     total = (p if weights is None else weights * p).sum(-1, keepdim=True)
     p = p / or_one(total)
-    # torch.compile of torch 2.11 loses the gradient of an autograd.Function whose result is cast to its own dtype.
+    # Cast only if needed: in torch 2.11, torch.compile loses the gradient of an autograd.Function whose result is cast
+    # to its own dtype.
     return p if p.dtype == scores.dtype else p.to(scores.dtype), shifted, top
 
 

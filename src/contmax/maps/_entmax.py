@@ -74,7 +74,7 @@ class _EagerEntmax(torch.autograd.Function):
             try:
                 grad = ready.backward(p, cotangent)
             except RuntimeError:
-                # Cotangents under torch.vmap have no memory, so the kernel raises. Checking first would take longer.
+                # Cotangents under torch.vmap have no memory, so the kernel raises: cheaper than a check in each call.
                 if is_eager(cotangent):
                     raise
                 grad = None
@@ -94,8 +94,8 @@ _eager_apply = bare_apply(_EagerEntmax)
 def _eager_map(scores: Tensor, alpha: object, dim: int, mask: Tensor | None, temperature: object) -> Tensor | None:
     """p for the commonest eager calls, whose arguments need no other check; None for all other calls.
 
-    On a GPU a small map spends most of its time in Python, so the checks are few. For a fake or wrapped tensor,
-    which has no memory, the kernel raises RuntimeError.
+    On a GPU a small map spends most of its time in Python, so the checks are few. Fake and wrapped tensors, which have
+    no memory, are recognised by the RuntimeError of the kernel.
     """
     if (
         type(alpha) is float
@@ -143,7 +143,7 @@ def entmax_map(
         backend = backend_of_map(scores, alpha)
     if weights is not None:
         backend = Backend.TORCH
-        # Give the weights the rank of the scores, because torch.vmap puts its axis in front.
+        # Give the weights the rank of the scores: torch.vmap adds its axis in front, which would misalign other ranks.
         weights = axis_last(weights.reshape((1,) * (scores.dim() - weights.dim()) + weights.shape), dim)
     if mask is not None:
         mask = axis_last(mask.expand(scores.shape), dim)

@@ -64,12 +64,12 @@ def _bounded_product(p: Tensor, v: Tensor, alpha: float, weights: Tensor | None)
 
 
 class _Escort:
-    """s = p^{2−α} of any size, in logarithms and in float64; the anchor is the point of largest mass w s.
+    """The escort weights s = p^{2−α} for any α, as logarithms in float64; the anchor is the point of largest mass w s.
 
     For α > 2 a small probability has an enormous s, often beyond the range of the dtype, while the derivative itself is
     of order one: the largest entry of s (c − ⟨c⟩), with c = 0 at the anchor, is at least half of max s |c|. So s c is
-    divided by its maximum, e^Λ, and the mass w s by its maximum, e^L. Each quotient is at most one, and underflow loses
-    only negligible terms. The pivots (the anchor, Λ and L) are constants in derivatives, as no result depends on them.
+    divided by its maximum e^Λ, and the mass w s by its maximum e^L: quotients are at most one, and those that underflow
+    are negligible. The pivots (the anchor, Λ and L) are constants in derivatives, as no result depends on them.
     """
 
     def __init__(self, p: Tensor, alpha: float | Tensor, weights: Tensor | None) -> None:
@@ -129,7 +129,7 @@ def _bounded_exp(exponent: Tensor) -> Tensor:
 
 
 def _fixed(x: Tensor) -> Tensor:
-    """x detached, or a batch of cotangents as it is: torch cannot detach it. Callers are under `torch.no_grad`."""
+    """x detached, or unchanged if a batch of cotangents, which torch cannot detach; called under `torch.no_grad`."""
     return x if not is_compiling() and is_batch_of_cotangents(x) else x.detach()
 
 

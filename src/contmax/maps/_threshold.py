@@ -14,12 +14,12 @@ from torch import Tensor
 from contmax._eager import is_eager_cpu
 from contmax.deformed import log_beta
 
-# Newton steps where the number must be fixed (traced graphs, accelerators). The worst case found over α ∈ (0, 2],
-# 2 ≤ L ≤ 65,536 and logits from flat to peaked was 11 (float32) and 12 (float64).
+# Newton steps where the number must be fixed (traced graphs, accelerators). The most steps needed in a search over
+# α ∈ (0, 2], 2 ≤ L ≤ 65,536 and logits from flat to peaked were 11 (float32) and 12 (float64).
 _FIXED_STEPS = {torch.float32: 12, torch.float64: 14}
 _MOST_STEPS = 64
-# Newton steps for α > 2, and the relative change at which they end early. The worst case found over α ∈ (2, 100],
-# lengths up to 1,000, scores from 1e-30 to 10 apart and weights over twelve decades was 7.
+# Newton steps for α > 2, and the relative change at which they end early. The most steps needed in a search over
+# α ∈ (2, 100], lengths up to 1,000, scores from 1e-30 to 10 apart and weights over twelve decades were 7.
 _FIXED_STEPS_BEYOND_TWO = 10
 _TOLERANCE = 1e-14
 
@@ -43,7 +43,7 @@ def newton_normaliser(shifted: Tensor, alpha: float | Tensor, weights: Tensor | 
     """
     normaliser = torch.zeros_like(shifted[..., :1])
     if weights is not None:
-        # The maximum alone, of weight w, has mass 1 at A = −log_{2−α}(1/w); w = 1 where nothing may be attended.
+        # Begin where the maximum alone, of weight w, has mass 1: A = −log_{2−α}(1/w); w = 1 if all points are masked.
         weight = torch.where(shifted == 0, weights, 0).amax(-1, keepdim=True)
         normaliser = -log_beta(1 / torch.where(weight > 0, weight, 1), 2 - alpha)
     eager = is_eager_cpu(shifted, alpha, weights)
@@ -94,8 +94,8 @@ def sorted_probabilities(scores: Tensor, alpha: float | Tensor, weights: Tensor 
 
         p_i(v) = ((z_i − z_m) + v^{α−1})ᵏ,      Σ_{i≤m} w_i (p_i(v) − p_i(0)) = 1 − Σ_{i<m} w_i p_i(0) =: δ.
 
-    Differences of 1e-300 matter, and v^{α−1} underflows: z_i − z_m comes from scores that are not shifted, and powers
-    are exponentials of scaled logarithms.
+    Differences of 1e-300 matter, so z_i − z_m is computed from scores that are not shifted; and v^{α−1} may underflow,
+    so powers are computed as exponentials of scaled logarithms.
 
     Args:
         scores: x, not shifted; −inf where nothing may be attended. The result is arbitrary for slices with NaN or +inf.
@@ -169,7 +169,7 @@ def _grow_to_fill(log_base: Tensor, w: Tensor, last_weight: Tensor, epsilon: flo
 
 
 def _bits(length: int | torch.SymInt) -> int:
-    """Steps of a bisection over `length` points, or over the largest possible length if it is symbolic."""
+    """Steps of a bisection over `length` points; for a symbolic length, over the largest that it may have."""
     if isinstance(length, int):
         return max(1, (length - 1).bit_length())
     from torch.fx.experimental.symbolic_shapes import statically_known_true  # slow to import

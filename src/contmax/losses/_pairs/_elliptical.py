@@ -63,7 +63,7 @@ _ORDER_NEAR = 0.02
 _GAUSS = tuple((0.5 + 0.5 * float(x), 0.5 * float(w)) for x, w in zip(*np.polynomial.legendre.leggauss(8), strict=True))
 # η of the uniform density on an interval, for every ε.
 _ETA_OF_UNIFORM = -0.5 * math.log(12.0)
-# Σ_q = τFFᵀ with the F of `Summary`. If |ln τ| exceeds this, the loss is computed as Ω*(f) + Ω(p) − E_p[f].
+# With Σ_q = τFFᵀ (F of `Summary`), the loss is computed as Ω*(f) + Ω(p) − E_p[f] where |ln τ| exceeds this.
 _STRETCH_MAX = 16.0
 
 
