@@ -35,7 +35,7 @@ def refused_by_kernels(*cotangents: Tensor | None) -> bool:
 
 
 def may_be_differentiated() -> bool:
-    """Whether operations executed now may be differentiated, in reverse mode or (in a dual level) in forward mode."""
+    """Whether operations executed now may be differentiated, in reverse mode or in forward mode."""
     return torch.is_grad_enabled() or forward_mode_is_on()
 
 

@@ -34,7 +34,7 @@ from contmax._torch_private import (
 
 # Other subclasses of Tensor, such as fake tensors, may have no values.
 REAL_TYPES = (Tensor, Parameter)
-# Types to skip before `isinstance(value, Tensor)`, which is slow for a value that is no tensor.
+# Types that are skipped without `isinstance(value, Tensor)`, which is slow for a value that is no tensor.
 _NO_TENSORS = frozenset((type(None), float, int, bool))
 # Devices on which long loops are not traced. Elsewhere tracing pays: hundreds of operations become a few launches.
 _ONE_NODE_DEVICES = ("cpu",)

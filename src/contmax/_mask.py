@@ -28,7 +28,7 @@ def require_mask(mask: Tensor | None, shape: torch.Size, of: str = "scores") -> 
         ValueError: if the shapes do not fit.
     """
     require_boolean(mask)
-    # In a trace a comparison would add guards on sizes; the operations that follow refuse a wrong shape anyway.
+    # Skip the check in a trace, where it would add guards on sizes: later operations refuse a wrong shape anyway.
     if mask is None or is_compiling() or mask.shape == shape:
         return
     if not all(n == m or 1 in (n, m) for n, m in zip(mask.shape[::-1], shape[::-1], strict=False)):

@@ -48,7 +48,7 @@ def operator(
         if group is not None:
             result = tuple[tuple(typing.get_type_hints(group).values())]  # type: ignore[misc]
         parts = [_Part(argument, hints[argument]) for argument in inspect.signature(function).parameters]
-        # Most functions take only tensors and numbers: their calls skip the search for nested tensors.
+        # Search for nested tensors only if there can be any: most functions take only tensors and numbers.
         is_nested = any(part.is_nested for part in parts)
         parameters = [parameter for part in parts for parameter in part.parameters]
         names = [parameter.name for parameter in parameters]

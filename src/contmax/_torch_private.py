@@ -29,8 +29,8 @@ number_of_modes = torch._C._len_torch_dispatch_stack
 is_wrapped_by_transform = _functorch.is_functorch_wrapped_tensor
 # Whether torch.autograd.grad(…, is_grads_batched=True), which has another kind of vmap, has wrapped a tensor.
 is_batch_of_cotangents = _functorch.is_legacy_batchedtensor
-# unwrap_if_dead unwraps a tensor whose transform has ended, and returns other tensors unchanged.
-# active_fake_mode returns the active FakeTensorMode, or None.
+# Imported above: `unwrap_if_dead` unwraps a tensor whose transform has ended, and returns other tensors unchanged;
+# `active_fake_mode` returns the active FakeTensorMode, or None.
 # Gamma samples that are differentiable in the concentration, as in torch.distributions.Gamma.
 standard_gamma = torch._standard_gamma
 

@@ -235,7 +235,7 @@ def _log_with_gap(u: Tensor, gap: Tensor) -> Tensor:
     y = gap * log
     near, far, over = split_exp(y)
     far = torch.where(far < exponent_range(u.dtype)[0], far.detach(), far)
-    # Not expm1: torch computes its derivative as expm1 + 1, which loses all digits at large negative arguments.
+    # Use no expm1: torch computes its derivative as expm1 + 1, which loses all digits at large negative arguments.
     value = torch.where(
         near,
         log * expm1_over_series(torch.where(near, y, 0.0)),

@@ -1,9 +1,9 @@
 """Where a prediction lives: an interval, a box, a weighted set of nodes, or the knots of a piecewise-linear score.
 
-A continuous domain also says how finely scores are read: it is cut into ``resolution`` equal cells along each axis, and
-a score is sampled at the Gauss nodes of each cell. A feature much narrower than the spacing of these nodes that does
-not show at any of them is missed. If it shows but is not resolved, there is a warning or an error. Raise ``resolution``
-for such scores.
+A continuous domain also says how finely scores are read: it is divided into ``resolution`` equal cells along each axis,
+and a score is sampled at the Gauss nodes of each cell. A feature much narrower than the spacing of these nodes that
+does not show at any of them is missed. If it shows but is not resolved, there is a warning or an error. Raise
+``resolution`` for such scores.
 """
 
 import functools

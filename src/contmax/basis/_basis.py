@@ -21,7 +21,7 @@ from contmax._typing import Float
 # fifth of a smooth signal is lost. From 0.7 to 1.0 they follow a signal as well as K functions can. A fit has the
 # condition number 3e2 at 0.8, 1e4 at 1.0 and 6e5 at 1.2; from 1.2 on the penalty smooths the signal.
 _WIDTH_OF_SPACING = 0.8
-# A rounding error of positions up to this share of the spacing of functions changes a fit less than noise does.
+# Rounding errors of positions up to this share of the spacing of functions are harmless: noise changes a fit more.
 _ROUNDED_SPACING = 0.01
 
 # All existing bases by id: operators in graphs of torch.compile take the id, because they cannot take a module.
@@ -251,7 +251,7 @@ class RadialBasis(Basis):
     def _load_from_state_dict(self, *arguments: Any) -> None:
         state_dict, prefix, *_ = arguments
         if self.learnable:
-            # State dicts of earlier versions have no volume: use the volume with which the basis was made.
+            # State dicts of earlier versions have no volume: add the volume with which this basis was made.
             state_dict.setdefault(prefix + "fixed_volume", self.fixed_volume)
         super()._load_from_state_dict(*arguments)
 

@@ -84,7 +84,7 @@ class Density(Distribution):
         return self._log_density_at(self._points(value)).exp().to(self._result_dtype(value))
 
     def _log_density_at(self, points: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-        """ln p, with −inf and zero gradient at infinite points, which :meth:`_log_density` never sees: it may give ∞·0."""
+        """ln p; −inf with zero gradient at infinite points, where :meth:`_log_density` could compute ∞·0."""
         endless = torch.isinf(points)
         log_density = self._log_density(torch.where(endless, 0.0, points))
         return torch.where(endless.any(-1) if self.event_shape else endless, -math.inf, log_density)

@@ -229,7 +229,7 @@ class LineRule:
         return torch.stack([torch.where(far, step, first) for step in steps])
 
     def log_density(self, density: Distribution) -> tuple[Tensor, Tensor]:
-        """ln p at the points, clamped below at _LOG_TINY, and a mask of larger values; p is from ``_density.unchecked``."""
+        """ln p at the points, at least _LOG_TINY, and where it is larger, for a density from ``_density.unchecked``."""
         with torch.no_grad():
             inside = (self._seen > self._low) & (self._seen < self._high)
             alive = inside & (density.log_prob(torch.where(inside, self._seen, self._inner)) > _LOG_TINY)

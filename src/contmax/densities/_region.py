@@ -2,10 +2,10 @@ r"""Supports as sets, all in float64: unions of intervals, ellipsoids and boxes,
 
 In the plane the area that an ellipse shares with another ellipse or with a box has a closed form but for the roots of a
 quartic. In coordinates in which the first ellipse is the unit disk, the boundary of the other set is divided where it
-crosses the unit circle. By Green's theorem each piece inside the disk adds its triangle with the origin and the area between
-piece and chord; each piece outside adds a sector of the disk. An error in a crossing changes the sum in second order
-only. The crossings of an ellipse with centre (p, q) and semi-axes a, b along the coordinates are the roots of a quartic
-in tan(θ/2),
+crosses the unit circle. By Green's theorem each piece inside the disk adds its triangle with the origin and the area
+between piece and chord; each piece outside adds a sector of the disk. An error in a crossing changes the sum in second
+order only. The crossings of an ellipse with centre (p, q) and semi-axes a, b along the coordinates are the roots of a
+quartic in tan(θ/2),
 
 .. math:: g(\theta) = (p + a\cos\theta)^2 + (q + b\sin\theta)^2 - 1 = 0
 

@@ -55,7 +55,7 @@ _NODES_PER_AXIS = {torch.float32: 32, torch.float64: 48}
 
 
 def any_basis(density: Distribution, basis: Basis) -> Tensor:
-    """E_p[ψ] by common nodes of all functions, in pieces between landmarks of the density and breakpoints of ψ."""
+    """E_p[ψ] on nodes that all functions share, in pieces between landmarks of the density and breakpoints of ψ."""
     wide = unchecked(density, torch.float64)
     landmarks, breakpoints = landmarks_of(wide), basis.breakpoints
     pieces = len(landmarks.cuts) + (0 if breakpoints is None else len(breakpoints))
@@ -73,7 +73,7 @@ def any_basis(density: Distribution, basis: Basis) -> Tensor:
 
 @register_expectation(Distribution, GaussianBasis)
 def gaussian_basis(density: Distribution, basis: GaussianBasis) -> Tensor:
-    """E_p[ψ] by separate nodes for each function, in the window where ψ_j is not negligible, so nodes miss none."""
+    """E_p[ψ] on separate nodes for each function, in the window where ψ_j is not negligible, however narrow it is."""
     wide = unchecked(density, torch.float64)
     batch = density.batch_shape
     centre, width = (x.double().reshape(-1, *(1 for _ in batch)) for x in (basis.loc, basis.scale))
@@ -126,7 +126,7 @@ def by_radii(density: MultivariateBetaGaussian | MultivariateNormal, basis: Basi
     radius = xi * (ratio * (dim / 2 + 1 - dim / 2 * inverse)).sqrt()
     directions, share = _sphere(dim, loc.device)
     offsets = (radius[..., :, None, None] * directions).flatten(-3, -2).to(dtype)
-    # A sum of products, since autocast would round a matrix product to half precision.
+    # Multiply and sum, because autocast would round a matrix product to half precision.
     t = loc.to(dtype).unsqueeze(-2) + (tril.to(dtype).unsqueeze(-3) * offsets.unsqueeze(-2)).sum(-1)
     law = ((mass / mass.sum(-1, keepdim=True)).unsqueeze(-1) * share).flatten(-2).to(dtype)
     result: Tensor = (law.unsqueeze(-1) * basis(t)).sum(-2)
@@ -175,7 +175,7 @@ def by_box(density: Distribution, basis: Basis) -> Tensor:
 
 
 def within_support(density: Distribution, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
-    """A box, (*batch, …, N), clipped to the support if the support is a box, differentiably in the support's ends."""
+    """A box, (*batch, …, N), clipped to the support if that is a box; differentiable in the ends of the support."""
     support = density.support
     while isinstance(support, type(constraints.real_vector)):
         support = support.base_constraint
@@ -236,7 +236,7 @@ def by_nodes(density: Distribution, basis: MultivariateGaussianBasis) -> Tensor:
     )
     volume = ((2 * torch.pi) ** 0.5 * basis.scale_tril.diagonal(dim1=-2, dim2=-1)).prod(-1)
     functions = torch.exp(-0.5 * white.square().sum(-2))
-    # `log_prob` takes the dimensions of functions and nodes in front of the batch.
+    # Move the dimensions of functions and nodes in front of the batch, where `log_prob` expects sample dimensions.
     p = unchecked(density).log_prob(t.movedim((-3, -2), (0, 1))).exp().movedim((0, 1), (-2, -1))
     result: Tensor = (p * functions * weight).sum(-1) * half.prod(-1) / volume
     return result
@@ -265,7 +265,7 @@ def mixture(density: MixtureSameFamily | Mixture, basis: Basis) -> Tensor:
 
 def samples(density: Empirical, basis: Basis) -> Tensor:
     """r_j = Σ w_i ψ_j(t_i)."""
-    # A basis on the line takes numbers, without an axis for one coordinate.
+    # Drop an axis of size one for the coordinate: a basis on the line takes numbers.
     points = density.samples.squeeze(-1) if density.event_shape == (1,) else density.samples
     functions: Tensor = basis(points)
     weights = density.weights / density.weights.sum(-1, keepdim=True)

@@ -1,8 +1,9 @@
 """Expectations by torch operations in bounded memory: a chunk of the densities at a time.
 
 A pair of a density and a basis function takes tensors over all nodes, up to a thousand times the memory of its result.
-The number of pairs alone determines the chunks. If torch would save more than `_MOST_SAVED` bytes for the backward
-pass, checkpoints save the inputs only, and the backward pass recomputes each chunk, in twice the time.
+So densities are processed in chunks, whose size depends on the number of pairs only. If torch would save more than
+`_MOST_SAVED` bytes for the backward pass, checkpoints save the inputs only, and the backward pass recomputes each
+chunk, in twice the time.
 """
 
 from collections.abc import Sequence
@@ -55,7 +56,7 @@ def in_chunks(
     size = max(1, max(pairs, count * functions // _MOST_CHUNKS) // functions)
     if count <= size:
         return reference(*densities, *basis)
-    # Transforms of torch.func refuse the hooks of a checkpoint.
+    # Use no checkpoint under torch.func, whose transforms refuse its hooks.
     if count * functions * fewest.saved > _MOST_SAVED and all_hold_numbers(*densities, *basis):
         reference = partial(
             checkpoint, reference, use_reentrant=False, preserve_rng_state=False, determinism_check="none"

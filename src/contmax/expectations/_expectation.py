@@ -62,7 +62,7 @@ class PairRegistry:
 
     def _most_specific(self, first: type, second: type) -> Rule:
         lines = first.__mro__, second.__mro__
-        # Of each matching pair: the positions of its types in the method resolution orders of the given types.
+        # For each matching pair, the positions of its types in the method resolution orders of the given types.
         steps = {
             pair: (lines[0].index(pair[0]), lines[1].index(pair[1]))
             for pair in self._registered
@@ -158,7 +158,7 @@ def register_expectation(density_type: type, basis_type: type) -> Callable[[Rule
 
 
 def _dtype_of_result(density: Distribution, basis: Basis, result: Tensor) -> torch.dtype:
-    """The one dtype of all parameters of density and basis, if each has some, else the dtype of `result`."""
+    """The dtype of all parameters of density and basis if both have some, in one dtype; else the dtype of `result`."""
     dtypes = set(parameter_dtypes(density))
     if result.dtype in dtypes:
         return result.dtype

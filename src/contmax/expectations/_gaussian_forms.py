@@ -51,7 +51,7 @@ class PlaneForm(NamedTuple):
         return self.own
 
     def sizes(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """dᵀΣ_j⁻¹d, dᵀΣ_j⁻¹VΣ_j⁻¹d, dᵀΣ_j⁻¹d/dᵀV⁻¹d, and ½ tr S⁻¹Σ_j."""
+        """Numbers for placing nodes s: dᵀΣ_j⁻¹d, dᵀΣ_j⁻¹VΣ_j⁻¹d, dᵀΣ_j⁻¹d/dᵀV⁻¹d, and ½ tr S⁻¹Σ_j."""
         near = self.near / self.own
         middle = ((near * self.mixed - self.far) / self.own).clamp(min=0)
         # At d = 0 and on the line nc and g vanish, and the ratio is b/a.
@@ -104,7 +104,7 @@ class PlaneForm(NamedTuple):
 
 
 class MatrixForm(NamedTuple):
-    """M, (*pairs, N, N), and y, (*pairs, N)."""
+    """M, (*pairs, N, N), and y, (*pairs, N), of each pair of a density and a basis function."""
 
     matrix: Tensor
     offset: Tensor
@@ -120,7 +120,7 @@ class MatrixForm(NamedTuple):
         return self.offset[..., 0]
 
     def sizes(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Σ y², Σ y²λ, Σ y² / Σ (y²/λ), and ½ Σ 1/(1+λ)."""
+        """Numbers for placing nodes s, equal to those of `PlaneForm`: Σ y², Σ y²λ, Σ y² / Σ (y²/λ), ½ Σ 1/(1+λ)."""
         y = self.offset
         tiny = torch.finfo(y.dtype).tiny
         near = y.square().sum(-1)
@@ -234,7 +234,7 @@ def line_form(variance: Tensor, offset: Tensor, width: Tensor) -> tuple[PlaneFor
     inverse = (squared + variance).reciprocal()
     root = inverse.sqrt()
     own, mixed, near = torch.broadcast_tensors(squared * inverse, variance * inverse, (offset * root).square())
-    # Two tensors of zeros: torch.compile refuses one that is passed twice.
+    # Make two tensors of zeros, because torch.compile refuses one that is passed twice.
     return PlaneForm(own, mixed, torch.zeros_like(near), near, torch.zeros_like(near)), root / math.sqrt(2 * math.pi)
 
 

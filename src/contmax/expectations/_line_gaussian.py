@@ -36,7 +36,7 @@ _FEWEST_PAIRS = Fewest(on_cpu=2**13, elsewhere=2**17, saved=0)
 
 @register_expectation(Uniform, GaussianBasis)
 def uniform(density: Uniform, basis: GaussianBasis) -> Tensor:
-    """The windowed rule at k = 0."""
+    """E_p[ψ] under a uniform density, by the windowed rule with k = 0."""
     middle, half = (density.low + density.high) / 2, (density.high - density.low) / 2
     loc, half, centre, width = _in_one_dtype(middle, half, basis)
     return _windowed_expectation(loc, half, centre, width, 0.0, backend_of(loc, half, centre, width))
@@ -45,7 +45,7 @@ def uniform(density: Uniform, basis: GaussianBasis) -> Tensor:
 @register_expectation(Normal, GaussianBasis)
 @register_expectation(BetaGaussian, GaussianBasis)
 def beta_gaussian(density: BetaGaussian | Normal, basis: GaussianBasis) -> Tensor:
-    """Closed form at α = 1, windows for the common α = 1 + 1/k and ∞, the mean over scales for every other α."""
+    """E_p[ψ]: closed form at α = 1, windows for α = 1 + 1/k (k ≤ 4) and α = ∞, the mean over scales for other α."""
     alpha = getattr(density, "alpha", 1.0)
     k = None if isinstance(alpha, Tensor) else line_order(alpha)
     loc, scale, centre, width = _in_one_dtype(density.loc, density.scale, basis)
@@ -138,7 +138,7 @@ def _place(loc: Tensor, half: Tensor, centre: Tensor, width: Tensor, k: float) -
     start = torch.where(narrow, -1.0, (-half - offset) / width)
     middle = torch.where(narrow, offset / half, 0.0)
     spread = torch.where(narrow, ratio, 1.0)
-    # The part of the support where ψ_j's exponent is within c²/2 of its maximum; `cut` is c standard deviations.
+    # The window is the part of the support where ψ_j's exponent is within c²/2 of its maximum; `cut` is c deviations.
     cut = reach * spread
     nearest = middle.maximum(start).minimum(end)
     distance = (middle - nearest).abs()
@@ -194,7 +194,7 @@ def _window_slopes(
 
 
 def _reference(loc: Tensor, scale: Tensor, _: None, centre: Tensor, width: Tensor, number: float) -> Tensor:
-    """r from σ for a fixed k: the reference of the family LINE of Triton's kernels."""
+    """r from (μ, σ, μ_j, σ_j) for k = `number`: the reference of the family LINE of Triton's kernels."""
     if math.isinf(number):
         return _closed_form(loc, scale, centre, width)
     density = BetaGaussian(loc, scale, 1 + 1 / number if number else math.inf, validate_args=False)

@@ -37,7 +37,7 @@ def scale_mean_expectation(
     """
     index, number = (alpha, 0.0) if isinstance(alpha, Tensor) else (None, alpha)
     tensors, known = (loc, scale, index, centre, width), None
-    # Numba's kernel takes no tensor that torch.vmap has wrapped.
+    # Numba's kernel takes no tensor that torch.vmap has wrapped; in a trace the operator is called instead.
     takes = backend is Backend.NUMBA and (is_compiling() or is_eager_cpu(*tensors))
     if takes and _has_no_heavy_tails(index, number):
         with torch.no_grad():

@@ -41,8 +41,8 @@ _HALF_LINE = {True: (32, 18.0), False: (80, 37.0)}
 # From this |ν| on Stirling's series is exact to rounding; for smaller |ν|, differences of ln Γ do not cancel.
 _STIRLING = 10.0
 _STIRLING_SERIES = (1 / 12, -1 / 360, 1 / 1260, -1 / 1680, 1 / 1188, -691 / 360360)
-# Most bytes of an intermediate tensor (pairs times nodes): it should fit in a CPU's cache; on an accelerator large
-# tensors save launches.
+# Largest size of an intermediate tensor (pairs times nodes) in bytes: on a CPU it should fit in the cache, on an
+# accelerator large tensors save kernel launches.
 _BLOCK_CPU, _BLOCK_ACCELERATOR = 2**18, 2**26
 # Up to this |η| neglected moments and aliasing errors of the coefficients are below 1e-14 of the largest value.
 NEAR_ONE = 4e-3
@@ -91,7 +91,7 @@ def _mean_away_from_one(form: Form, order: float | Tensor, single: bool) -> Tens
     law = (isinstance(form, PlaneForm), None if isinstance(order, Tensor) else order, single)
     needs_slopes = torch.is_grad_enabled() and any(x.requires_grad for x in inputs)
     with torch.no_grad():
-        # One operator on a CPU, where fusion by torch.compile does not pay. Exported programs must not contain it.
+        # On a CPU call one operator, since fusion by torch.compile does not pay; exported programs must not contain it.
         compute = scale_means if device_type(inputs[0]) == "cpu" and not is_exporting() else _in_blocks
         mean, *slopes = compute([x.detach() for x in inputs], *law, needs_slopes)
     # A trace without slopes skips `_Mean`: torch.compile confuses calls that have different numbers of arguments.
@@ -124,7 +124,7 @@ class _Mean(torch.autograd.Function):
         # A compiled backward pass is not differentiated again: computed slopes are enough.
         if not slopes or (may_be_differentiated() and not torch.compiler.is_compiling()):
             _, *slopes = _integrate(inputs, True, *ctx.law)
-        # Slopes may have more dimensions than the cotangent, (*pairs).
+        # Give the cotangent, (*pairs), the rank of each slope, which may be higher.
         grads = [cotangent.reshape(*cotangent.shape, *(1,) * (x.dim() - cotangent.dim())) * x for x in slopes]
         return *(None,) * (5 + ctx.count), *grads
 
@@ -159,7 +159,7 @@ def scale_means(
 
         assert order is not None
         means = _cpu_means.plane_scale_means(inputs, order, SINGLE)
-        # Clones, since results of an operator must not share memory.
+        # Clone, since results of an operator must not share memory.
         return [x.clone() for x in means[: 6 if with_slopes else 1]]
     return _in_blocks(inputs, plane, order, single, with_slopes)
 
@@ -171,7 +171,7 @@ def _in_blocks(
     shape = _form_and_order(inputs, plane, order)[0].pairs.shape
     room = _BLOCK_CPU if device_type(inputs[0]) == "cpu" else _BLOCK_ACCELERATOR
     size = room // (path_rule(order is None or order < 0, single).nodes * inputs[0].element_size())
-    # In a trace sizes may be symbolic, and pairs are not divided into blocks.
+    # In a trace take all pairs as one block, since sizes may be symbolic.
     if torch.compiler.is_compiling() or shape.numel() <= size:
         return _integrate(inputs, with_slopes, plane, order, single)
     flat = (x.reshape(-1, *x.shape[len(shape) :]).split(size) for x in inputs)
@@ -263,7 +263,7 @@ def _path(gaussian: Form, order: Tensor, rule: Hyperbola) -> tuple[Complex, Comp
 def _saddle(gaussian: Form, order: Tensor, rest: Tensor) -> Tensor:
     """The integrand's minimum on the positive axis, to a few percent of its width there, by Newton's method in ln s.
 
-    It starts at the lower of two estimates: `wide` is right for functions much wider than the density; `narrow`, which
+    The start is the lower of two estimates: `wide` is right for functions much wider than the density; `narrow`, which
     replaces Σ y²λ/(s+λ)² (see `MatrixForm`) by Σ y²/(λ̄+2s) with λ̄ = `spread`, is right for narrower functions.
     """
     near, middle, spread, volume = gaussian.sizes()

@@ -182,7 +182,7 @@ class EntmaxAttention(AlphaModule):
         if mask is not None:
             count = (mask & (torch.arange(keys, device=delta.device) < count)).sum(-1, keepdim=True)
         log_n = torch.log(count.clamp(min=1).to(delta.dtype))
-        # Where ln n = 0 the power is 0 with derivative 0 in γ; torch's derivative of 0^γ would be NaN.
+        # At ln n = 0 take the power 0 with derivative 0 in γ, because torch's derivative of 0^γ is NaN.
         return delta + beta * power_on_support(log_n, gamma)
 
     def extra_repr(self) -> str:

@@ -26,7 +26,7 @@ from contmax.nn._place import (
 )
 from contmax.signal._observations import check_mask, unmasked
 
-# Offset of the logits: gates begin nearly shut, and so compete for the mass, as weights of a softmax do.
+# Offset of the logits. Gates begin nearly shut, so that they compete for the mass as the weights of a softmax do.
 _SHUT = -2.0
 # The longest row of logits that a program of the gate kernel can hold.
 _LONGEST_ROW = 16384
@@ -173,7 +173,8 @@ def line_moments(weights: Tensor, cells: Cells, least: float) -> tuple[Tensor, T
     p = weights.unsqueeze(-1)
     mean = (p * cells.centers).sum(-2)
     offsets, sides = cells.centers - mean.unsqueeze(-2), cells.sides.unsqueeze(-2)
-    # E|x + u| − E|u| for x = t − μ and u uniform in a cell around 0: |x| − side/4 beyond the cell, x²/side inside.
+    # `excess` is E|x + u| − E|u| for x = t − μ and u uniform in a cell around 0: |x| − side/4 beyond the cell, x²/side
+    # inside.
     near = offsets.clamp(-sides / 2, sides / 2)
     excess = near.square() / sides + torch.relu(offsets.abs() - sides / 2)
     half_width = cells.sides / 2 + 2 * (p * excess).sum(-2)
@@ -194,7 +195,7 @@ def default_gate_moments(
         least: added to the squared half-width.
     """
     takes = logits.dtype == torch.float32 and 0 < logits.shape[-1] <= _LONGEST_ROW and logits.numel() > 0
-    # In a trace, compilers fuse torch's operations.
+    # In a trace use torch's operations, which compilers fuse.
     if not takes or not is_eager(logits) or backend_of(logits) is not Backend.TRITON:
         return _reference(logits, mask, noise, drop, shift, least)
     may = None if mask is None else mask.expand(logits.shape[0], logits.shape[-1]).contiguous()
@@ -218,7 +219,7 @@ def _of_rows(mask: Tensor | None, logits: Tensor) -> Tensor | None:
 class GateMoments(torch.autograd.Function):
     """`default_gate_moments` by one kernel launch forward and one backward; higher derivatives by `_reference`."""
 
-    # Only transforms of torch.func need a `setup_context`, and this Function is called on eager tensors only.
+    # No `setup_context`: only transforms of torch.func need one, and this Function is called on eager tensors only.
     @staticmethod
     def forward(
         ctx: Any,

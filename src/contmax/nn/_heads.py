@@ -28,7 +28,8 @@ from contmax.nn._place import (
 )
 from contmax.signal._observations import check_mask, unmasked
 
-# Added to σ² and to half-widths, which softplus may round to 0; share of the diagonal added to a support's matrix.
+# Numbers added to σ² and to half-widths, which softplus may round to 0, and the share of its diagonal that is added to
+# the matrix of a support.
 _LEAST = 1e-12
 _LEAST_HALF_WIDTH = 1e-4
 _LEAST_SHARE = 1e-5
@@ -120,7 +121,7 @@ class PooledHead(Head):
         check_mask(values.shape[:2], mask)
         like = values.new_empty(0, dtype=wide_dtype(values.dtype))
         cells = observed_cells((values.shape[0], values.shape[1]), self.dim, where, like)
-        # Without position channels the positions say only which interval to look in.
+        # Without position channels, positions only determine the interval (or box) to look in.
         box = None if where.positions is None else cells.box(mask)
         centers = cells.centers if box is None else box.shares(cells.centers)
         summary = self._summary(values, centers, grid, mask)
@@ -167,7 +168,7 @@ class PooledHead(Head):
         channels_first = seen.mT if grid is None else seen.mT.unflatten(-1, grid)
         features = torch.relu(self.convolution(channels_first)).flatten(2)
         if may is not None:
-            # After relu a zero never exceeds the value of an attended position.
+            # Mask by zeros: after relu a zero never exceeds the value of an attended position.
             features = torch.where(may.unsqueeze(1), features, 0)
         return features.amax(-1)
 
@@ -301,7 +302,7 @@ class WindowHead(PlacingHead):
         cells = observed_cells((weights.shape[0], weights.shape[-1]), self.dim, where, wide)
         windows = self._windows(in_dtype(cells.box(where.mask).shares(cells.centers), wide.dtype))
         if weights.dim() == 3:
-            # The queries of a sequence share its positions.
+            # Add an axis of queries: those of a sequence share its positions.
             windows = windows.unsqueeze(1)
         joint = wide.unsqueeze(-2) * windows
         shares = joint.sum(-1)
@@ -310,7 +311,7 @@ class WindowHead(PlacingHead):
         mean, covariance = (moment.unflatten(1, shares.shape[1:]) for moment in flat)
         # A sequence with nothing to attend gets a uniform mixture instead of NaN.
         shares = torch.where(shares.sum(-1, keepdim=True) > 0, shares, 1.0)
-        # An α for each density needs a further axis for the components of the mixture.
+        # Give one α per density a further axis for the components of the mixture.
         alpha = alpha.unsqueeze(-1) if isinstance(alpha, Tensor) and alpha.dim() else alpha
         parts = density_of_moments(mean, covariance, alpha, self.dim)
         return Place(Mixture(Categorical(shares, validate_args=False), parts), weights, context)
@@ -318,7 +319,7 @@ class WindowHead(PlacingHead):
     def _windows(self, where: Tensor) -> Tensor:
         """Window functions k_j(t_ℓ), (B, n^N, L), at positions (B, L, N) in the unit cube; n windows along an axis."""
         nodes = torch.arange(self.windows, dtype=where.dtype, device=where.device)
-        # (…, L, N, n)
+        # Triangles around the nodes of each axis, (…, L, N, n).
         triangles = torch.relu(1 - ((self.windows - 1) * where.clamp(0, 1).unsqueeze(-1) - nodes).abs())
         product = triangles[..., 0, :]
         for axis in range(1, self.dim):

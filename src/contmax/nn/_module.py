@@ -78,7 +78,7 @@ class AlphaModule(ShownModule):
         """The current α."""
         if self.alpha_logit is None:
             return self.given_alpha
-        # Half precision would round 1.0001 to 1.
+        # Compute in at least float32: half precision would round 1.0001 to 1.
         wide = self.alpha_logit.to(wide_dtype(self.alpha_logit.dtype))
         return 1 + _MARGIN + (1 - 2 * _MARGIN) * torch.sigmoid(wide)
 

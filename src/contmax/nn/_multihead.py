@@ -117,7 +117,7 @@ class PreferredPlaces(ShownModule):
         sharpness = min(count ** (1 / self.dim), 1 / _NARROWEST)
         with torch.no_grad():
             self.centers.copy_(places.transpose(0, 1))
-            # A single centre has sharpness 1, so that κ = 0.
+            # κ = sharpness² − 1 is 0 for a single centre, whose sharpness is 1.
             self.closeness.fill_(sharpness**2 - 1)
 
     def forward(self, points: Tensor) -> Tensor:
@@ -207,7 +207,7 @@ class MultiheadContinuousAttention(AlphaModule):
         self.grid = checked_grid(grid, basis.event_dim)
         self.query_projection = torch.nn.Linear(embed_dim, num_components * self.kdim, bias=bias)
         self.key_projection = torch.nn.Linear(self.vdim, self.kdim, bias=bias)
-        # A bias of the values would only add a constant to the bias of the output.
+        # Use no bias: it would only add a constant to the bias of the output.
         self.value_projection = torch.nn.Linear(self.vdim, embed_dim, bias=False)
         self.output_projection = torch.nn.Linear(embed_dim, embed_dim, bias=bias)
         self.component_logits = torch.nn.Linear(embed_dim, num_heads * num_components) if num_components > 1 else None

@@ -1,4 +1,4 @@
-"""Results of heads, L observations in each of B sequences as cells in N dimensions, and densities from moments."""
+"""Shared parts of heads: their results, observations as cells of the domain, and densities from moments."""
 
 from typing import Literal, NamedTuple, get_args
 
@@ -169,7 +169,7 @@ def observed_cells(shape: tuple[int, int], dim: int, given: Where, like: Tensor)
     where = in_dtype(observation_positions(shape[1], positions, grid, mask, like), like.dtype)
     centers = (where.unsqueeze(-1) if dim == 1 else where).expand(*shape, dim)
     if grid is not None:
-        # Sides are filled in on the device: a tensor made of a list would be copied there, and the host would wait.
+        # Fill sides in on the device: a tensor made of a list would be copied there, and the host would wait.
         return Cells(centers, torch.stack([like.new_full((), 1 / n) for n in grid]).expand(shape[0], dim))
     count = like.new_full((1, 1), shape[1]) if mask is None else mask.expand(shape).sum(-1, keepdim=True).clamp(min=1)
     count = in_dtype(count, like.dtype)
@@ -193,7 +193,7 @@ def cells_of_weights(weights: Tensor, dim: int, where: Where) -> tuple[Cells, Te
     cells = observed_cells((weights.shape[0], weights.shape[-1]), dim, where, weights)
     first = cells.sides.new_zeros(1, dim)
     if where.positions is not None:
-        # Weights sum to one only up to rounding; in a mean of positions far from 0 this error would be amplified.
+        # Subtract an origin: weights sum to one only up to rounding, an error that positions far from 0 would amplify.
         first = cells.box(where.mask).first.detach()
         cells = cells._replace(centers=cells.centers - first.unsqueeze(-2))
     if weights.dim() == 3:
@@ -232,7 +232,7 @@ def moments_of_weights(weights: Tensor, dim: int, where: Where) -> tuple[Tensor,
     if dim == 1:
         centers, first = centers.squeeze(-1), first.squeeze(-1)
     else:
-        # Expanded, points (L, N) cannot be mistaken for positions (B, L) on the line.
+        # Expand the centres, so that (L, N) is not mistaken for positions (B, L) on the line.
         centers = centers.expand(*weights.shape, dim)
     mean, covariance = moments(wide, centers, sides=sides)
     return first + mean, covariance

@@ -115,7 +115,7 @@ def float64_of(value: Tensor | float, like: Tensor) -> Tensor:
     """The value in float64: a tensor is cast, a number becomes a 0-d tensor on the device of `like`."""
     if isinstance(value, Tensor):
         return value if value.dtype == torch.float64 else value.double()
-    # Not torch.tensor, which would copy the number to the device and wait.
+    # Use no torch.tensor, which would copy the number to the device while the host waits.
     return torch.full((), value, dtype=torch.float64, device=like.device)
 
 

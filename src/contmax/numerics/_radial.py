@@ -241,7 +241,7 @@ def _half_line_shares(y: Tensor, a: float, c: Tensor, log_total: Tensor) -> tupl
         # In the plane (N = 2) the integrand in y is e^{−y} for every c, and its integral from 0 to ∞ is one.
         y = y.expand(torch.broadcast_shapes(y.shape, c.shape, log_total.shape))
         above = torch.exp(-y)
-        # torch computes the derivative of expm1 as expm1 + 1, which has no digits left for large y.
+        # Use no expm1 for large y: torch computes its derivative as expm1 + 1, which has no digits left there.
         return torch.where(y > 0.5, 1 - above, -torch.expm1(-y)), above
     y, c, log_total = torch.broadcast_tensors(y, c, log_total)
     lower, upper = apply(_Shares, y, a, c, log_total)

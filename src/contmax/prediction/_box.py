@@ -29,7 +29,8 @@ from contmax.prediction._resolution import HeldOut, no_mass, report, rounding_no
 
 # Misplaced mass (see `_resolution`) that triggers a warning, by dimension: ten times the value for smooth scores.
 _WARNED = {1: 1e-8, 2: 1e-4, 3: 1e-2}
-# A check rereads a score at `_ALL_OVER` points that fill the box, and at `_OWN` nodes of the batch, chosen by mass.
+# To check the interpolant, the score is read again at `_ALL_OVER` points that fill the box, and at `_OWN` nodes of the
+# batch that are drawn in proportion to their mass.
 _ALL_OVER, _OWN = 4096, 2048
 # Fitting the quadrature rule to the support alternates with solving for A, since the first guess of A is inaccurate.
 # `_FITS`: Newton steps after each fit on a GPU or in a trace. On a CPU a change of A below `_FITTED` ends the loop.
@@ -137,7 +138,7 @@ def predict_on_box(score: Score, domain: Box, alpha: float | int | Tensor) -> "B
     looked_at = not isinstance(score, Tensor) and is_eager_cpu(values, index)
     between = check.read_all_over(score) if looked_at else None
     if between is not None:
-        # If the first guess of A already shows a tenth of the mass misplaced, raise the error before solving for A.
+        # Raise the error before solving for A if a tenth of the mass is misplaced already for the first guess of A.
         guessed = between.misplaced(start, check.form.alpha, 1 / _ALL_OVER).nan_to_num(0)
         report(guessed, torch.inf, domain, check.advice)
     normalizer, rule, ends = _solved(interpolant, start, index, partial(no_mass, domain=domain, advice=check.advice))

@@ -6,7 +6,7 @@ Where f − A falls linearly from u_t (top) to u_b (bottom), the density p falls
 .. math:: \frac1{u_t-u_b}\int_{u_b}^{u_t} \exp_{2-\alpha}(u)^c\,du = p_t^c\,\frac{E((c+\varepsilon)d)}{E(\varepsilon d)}
 
 since :math:`du = p^{\varepsilon-1}dp`. c = 1 gives the mass S, c = 2 − α gives −dS/dA. The formula is free of
-cancellation on flat segments (d → 0), at α = 1 (ε → 0), and on segments cut off at the threshold (d → −∞).
+cancellation on flat segments (d → 0), at α = 1 (ε → 0), and on segments that end at the threshold (d → −∞).
 """
 
 from collections.abc import Callable
@@ -224,7 +224,7 @@ class KnotsPrediction(LinePrediction):
         chosen = self._segments.map(lambda field: self._take(field.expand(mass.shape), segment))
         own = self._take(mass, segment)
         part = ((share - self._take(self._before, segment)) / torch.where(own > 0, own, 1)).clamp(0, 1)
-        # Rounding of cumulated masses must not keep the quantile of 1 from the end of the support.
+        # The quantile of 1 is the end of the support, whatever the rounding of the cumulated masses.
         part = torch.where(share == 1, 1, part)
         depth, _ = chosen.descend(torch.where(chosen.falls, part, 1 - part), self._index)
         points = self._place(chosen.position(depth, self._unit[segment], self._unit[segment + 1]))
@@ -326,7 +326,7 @@ class NodesPrediction(Prediction):
         places, masses = self._sorted
         probability = self._points(value)
         probability = probability.expand(torch.broadcast_shapes(probability.shape, self.batch_shape))
-        # A sum of masses counts as reaching the probability if only rounding makes it smaller.
+        # Lower the probability a little: a sum of masses that only rounding makes smaller counts as reaching it.
         slack = torch.finfo(self._result_dtype(value)).eps + 64 * torch.finfo(probability.dtype).eps
         found = self._nonempty(places[bucket(masses, probability * (1 - slack))])
         return torch.where((probability >= 0) & (probability <= 1), found, torch.nan).to(self._result_dtype(value))

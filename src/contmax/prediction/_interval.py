@@ -100,7 +100,7 @@ def _require_no_pole(
     edges = domain.low.double() / domain.volume.double() + torch.nn.functional.pad(2 * lines.half.cumsum(0), (1, 0))
     rounding = torch.finfo(domain.low.dtype).eps * edges.abs()
     finest = (_ROUNDINGS * torch.maximum(rounding[:-1], rounding[1:])).clamp(min=1.5 * _SLIVER / domain.resolution)
-    # Cells on which the score does not look like a polynomial, or all nodes were rounded to one point.
+    # A cell is rough if the score does not look like a polynomial on it, or all its nodes were rounded to one point.
     variation = lines.heights.amax(-1) - lines.heights.amin(-1)
     rough = lines.coefficients[..., -2:].abs().sum(-1) >= 0.01 * variation
     known = mass - torch.where((2 * lines.half <= finest) & rough, by_cell, 0).sum(-1)
@@ -162,7 +162,7 @@ class IntervalPrediction(LinePrediction):
         cell, local, _ = self._locate(points)
         piece = 2 * cell + (local > self._take(self._lines.split, cell)).long()
         start, stop = (self._take(end.flatten(-2), piece) for end in (self._parts.start, self._parts.stop))
-        # If local = stop, as on the edge of a cell, choose `local`, whose derivative in the point is the density.
+        # Where local = stop, as on the edge of a cell, take `local`: its derivative gives the density.
         covered = (torch.where(local <= stop, local, stop) - start).clamp(min=0)[..., None]
         unit, weight = graded_rule(PART_NODES, points.device)
         score = legendre_sum(

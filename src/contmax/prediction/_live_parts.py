@@ -126,7 +126,7 @@ def live_parts(lines: Lines, normalizer: Tensor, alpha: Tensor, nodes: int, leas
     local = start[..., None] + length * unit
     score = legendre_sum(lines.coefficients[..., None, None, :], local)
     density = exp_beta(score - normalizer[..., None], 2 - alpha[..., None])
-    # A piece without a live part has length 0, and exp_beta may be anything there, even infinite.
+    # Set the density to 0 on a piece without a live part (length 0), where exp_beta may even be infinite.
     density = torch.where(length > 0, density, 0)
     mass = lines.half[:, None, None] * length * weight * density
     return Parts(start, stop, start_moves, stop_moves, local, density, mass)
@@ -243,7 +243,7 @@ def take(field: Tensor, index: Int[Tensor, "..."], rows: torch.Size) -> Tensor:
     count, *rest = field.shape[len(rows) :]
     if rows:
         index = index + count * torch.arange(rows.numel(), device=field.device).reshape(rows)
-    # index_select copies whole slices and is faster than indexing by several tensors.
+    # Use index_select, which copies whole slices: it is faster than indexing by several tensors.
     return field.reshape((-1, *rest)).index_select(0, index.reshape(-1)).reshape((*index.shape, *rest))
 
 

@@ -74,7 +74,7 @@ def solve_normalizer(
     normalizer = bracketed_root(
         residual, *bracket, start.clamp(*bracket), steps=steps, tolerance=4 * torch.finfo(start.dtype).eps
     )
-    # The solver has converged, so a mass other than one means that there is no solution.
+    # After convergence, a mass other than one means that there is no solution.
     if is_eager_cpu(normalizer):
         mass, _ = mass_and_slope(normalizer)
         if bool(((mass > 0) & ~((mass - 1).abs() <= max(_MASS_TOLERANCE, slack))).any()):
@@ -158,7 +158,7 @@ class UnitMeasure:
     def scaled(self, scores: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
         """f̃ of scores f (*batch, …); −inf stays −inf."""
         known, each = scores > -torch.inf, (..., *[None] * (scores.dim() - self.top.dim()))
-        # The product of −inf with V^{α−1} would have no derivative in α.
+        # Replace −inf before the product with V^{α−1}, which would otherwise have no derivative in α.
         finite = torch.where(known, scores - self.top[each], 0)
         return torch.where(known, finite * self.factor[each], -torch.inf)
 

@@ -169,7 +169,7 @@ class LinePrediction(ContinuousPrediction):
     """A prediction on the line, divided into pieces: intervals on which density and score are smooth."""
 
     has_rsample = True
-    sample = Density.sample  # not by drawing one of the nodes
+    sample = Density.sample  # the inverse cdf, instead of draws of nodes as in WeightedSum
     _sliver: Tensor | float = 0.0
     """Length to which a jump of the score is located: shorter gaps and intervals of the support are artefacts."""
 

@@ -28,7 +28,7 @@ from contmax.signal._ridge import Even, cached_weights, through_values
 _F32 = torch.float32
 _LINE_DENSITIES: frozenset[type] = frozenset((BetaGaussian, TruncatedParabola))
 _PLANE_DENSITIES: frozenset[type] = frozenset((MultivariateBetaGaussian, TruncatedParaboloid))
-# (density, basis) → (our rule, a function from α to k). Users may register other rules later.
+# (density, basis) → (our rule, a function from α to k). Our rules are stored because users may register others later.
 _OWN = {
     (density, basis): (RULES.find(density, basis), functools.lru_cache(maxsize=64)(order))
     for densities, basis, order in (
@@ -86,7 +86,7 @@ def fused_context(
     if own is None or type(alpha) is not float or not _are_float32(values, loc, scale):
         return None
     k = own[1](alpha)
-    # A user may have replaced the rule.
+    # Take the general path if a user has replaced the rule.
     if k is None or RULES.find(kind, type(basis)) is not own[0]:
         return None
     constants = _constants(values, loc, scale, basis, grid, penalty)
@@ -138,7 +138,7 @@ class _FusedContext(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, values: Tensor, loc: Tensor, scale: Tensor, given: _Given) -> Tensor:
         weights, centre, width, k, is_factor, needs_slopes = given
-        # resolve_neg copies a tensor with a lazy negation; the copy may have other strides.
+        # Resolve a lazy negation before strides are read: the copy may have other strides.
         read = values.resolve_neg() if values.is_neg() else values
         from contmax.kernels.means._gpu_contexts import contexts_of
 

@@ -162,7 +162,7 @@ def design_at(positions: Tensor, basis: Basis, mask: Tensor | None) -> tuple[Ten
     """Positions in float64, 0 if masked in all sequences that share them; ψ at them, (…, L, K), 0 where masked."""
     where = positions.double()
     if mask is not None:
-        # A NaN at a position that is masked in all sequences must reach neither result nor gradient.
+        # Replace positions that are masked in all sequences: NaN there must reach neither result nor gradient.
         axes = where.dim() - (basis.event_dim > 1)
         seen = mask.flatten(0, mask.dim() - axes - 1).any(0) if mask.dim() > axes else mask
         where = torch.where(seen if basis.event_dim == 1 else seen.unsqueeze(-1), where, 0)

@@ -96,7 +96,7 @@ def explained_share(missed: Tensor, total: Tensor, least: Tensor) -> Tensor:
 def factored(gram: Tensor, penalty: float, volume: Tensor | float) -> Tensor:
     """The Cholesky factor of FᵀF + λ/V²·I; in an ONNX export, which has no factorisation, the matrix itself."""
     eye = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
-    # V² may overflow in float32 for a basis in space.
+    # Take V in float64: V² may overflow in float32 for a basis in space.
     volume = volume.double() if isinstance(volume, Tensor) else volume
     matrix = gram + penalty / volume**2 * eye
     if is_exporting_to_onnx():
@@ -128,7 +128,7 @@ def solved(tril: Tensor, right: Tensor) -> Tensor:
         return eliminated(tril, right)
     if tril.device.type == "cpu":
         return torch.cholesky_solve(right, tril)
-    # On CUDA `cholesky_solve` cannot be captured in a graph.
+    # On CUDA use triangular solves: `cholesky_solve` cannot be captured in a graph.
     half = torch.linalg.solve_triangular(tril, right, upper=False)
     solution: Tensor = torch.linalg.solve_triangular(tril.mT, half, upper=True)
     return solution
@@ -241,7 +241,7 @@ def _weights_of_a_graph(constants: Sequence[Tensor], mask: Tensor | None, even: 
     cached = cached_weights(owner, functions, even, mask)
     if cached is None:
         return _computed(functions, even, mask)
-    # Compilers write into the results of an operator, so it must not return a tensor of the cache.
+    # Return no tensor of the cache, because compilers write into the results of an operator.
     return cached.clone() if mask is None else cached
 
 
@@ -256,8 +256,8 @@ class LengthTable(NamedTuple):
     r"""The weights G_n, (n, K), of n observations at (rank + ½)/n, for n = 1…L, stacked.
 
     Row 0 is zero, for masked observations; G_n begins at row 1 + n(n−1)/2 for every L, so that the table can grow. On
-    the CPU only the n of earlier masks are filled in. Elsewhere reading n from a mask would wait for the device, so all
-    n up to a length are filled in.
+    the CPU only G_n for the n of earlier masks are computed. Elsewhere reading n from a mask would wait for the device,
+    so G_n is computed for all n up to the length of the mask.
 
     Args:
         rows: the stacked weights, (rows, K), computed in float64.
@@ -282,10 +282,10 @@ class LengthTable(NamedTuple):
         return torch.nn.functional.embedding(rows, self.rows)
 
     def missing(self, mask: Tensor) -> list[int]:
-        """The n that the mask needs, or may need, and that are not filled in, in increasing order."""
+        """In increasing order, the n whose G_n the mask needs, or may need, and which are not in `known`."""
         if is_eager_cpu(mask):
             return [n for n in mask.sum(-1).unique().tolist() if n not in self.known]
-        # All n up to some length are filled in: look for the largest n.
+        # The table has all n up to some length: it has them all if it has the largest.
         longest = mask.shape[-1]
         return [] if longest in self.known else [n for n in range(1, longest + 1) if n not in self.known]
 
@@ -357,7 +357,7 @@ class _BasisCache:
         self.maxsize = maxsize
         self.entries: weakref.WeakKeyDictionary[Basis, dict[Hashable, _Entry]] = weakref.WeakKeyDictionary()
         on_clear(self.entries.clear)
-        # CUDA graphs would read freed memory if their weights were dropped.
+        # Weights that captured CUDA graphs read: they must stay alive, or the graphs would read freed memory.
         self._captured: weakref.WeakKeyDictionary[Basis, list[Any]] = weakref.WeakKeyDictionary()
 
     def find(self, basis: Basis, key: Even, constants: _Constants) -> Any:

@@ -141,7 +141,7 @@ class Signal:
             )
         queries, (length, channels) = r.shape[len(batch) : -1], self._shape[-2:]
         with without_autocast(r):
-            # All queries of a sequence lie along one axis.
+            # Flatten all queries of a sequence into one axis.
             r = in_dtype(r.flatten(len(batch), -2) if queries else r.unsqueeze(-2), wide_dtype(self._dtype))
             if isinstance(self._content, _Observed) and through_values(length, r.shape[-1], channels, r.shape[-2]):
                 values, weights, mask, _ = self._content
@@ -354,7 +354,7 @@ def masked_product(weights: Tensor, values: Tensor, mask: Tensor | None) -> Tens
     if mask is None:
         values = in_dtype(values, weights.dtype)
         if weights.dim() == values.dim() == 3 and weights.shape[0] == values.shape[0]:
-            return torch.bmm(weights, values)  # as `@`, without its views and their backward passes
+            return torch.bmm(weights, values)  # equals `@`, but needs no views and their backward passes
         return weights @ values
     one_each = weights.dim() == values.dim() == 3 and weights.shape[:2] == (values.shape[0], 1)
     taken = one_each and weights.dtype == torch.float32 and values.numel() > 0 and is_eager(weights, values)
@@ -371,7 +371,7 @@ def _product_by_torch(weights: Tensor, values: Tensor, mask: Tensor) -> Tensor:
 class MaskedMean(torch.autograd.Function):
     """Σ_ℓ w_ℓ h_ℓ over unmasked ℓ, (B, 1, L), (B, L, D), (B, L) → (B, 1, D), by a kernel that skips masked rows."""
 
-    # Only transforms of torch.func need a `setup_context`, and this Function is called on eager tensors only.
+    # No `setup_context`: only transforms of torch.func need one, and this Function is called on eager tensors only.
     @staticmethod
     def forward(ctx: Any, weights: Tensor, values: Tensor, mask: Tensor) -> Tensor:
         ctx.save_for_backward(weights, values, mask)

@@ -132,7 +132,7 @@ def plot_series_attention(
     drawn = axes_for(ax)
     if series is not None:
         order = where.argsort(stable=True)
-        # A single observation has no line; mark it by a dot.
+        # Mark a single observation, which has no line, by a dot.
         marker = "." if len(where) == 1 else ""
         ink = require_matplotlib().rcParams["text.color"]
         drawn.plot(where[order].numpy(), series[order].numpy(), color=ink, alpha=0.35, linewidth=0.8, marker=marker)
@@ -166,7 +166,7 @@ def next_color(ax: Any, color: Any) -> Any:
     """`color` if given, else the next colour of the Axes."""
     if color is not None:
         return color
-    # An empty line advances the colour cycle, for which matplotlib has no public function.
+    # Draw an empty line to advance the colour cycle, for which matplotlib has no public function.
     (line,) = ax.plot([], [])
     found = line.get_color()
     line.remove()

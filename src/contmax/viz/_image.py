@@ -114,7 +114,7 @@ def plot_image_attention(
         squares[..., 3] = weight_alpha * scaled(cells.flatten()).sqrt().reshape(cells.shape)
         drawn.imshow(squares.numpy(), extent=(0, 1, 1, 0), aspect=drawn.get_aspect())
     for ellipse in (ellipse for member in ellipses or () for ellipse in member):
-        # Positions are (row, column), pictures (x, y).
+        # Swap coordinates: positions are (row, column), pictures have (x, y).
         drawn.add_patch(ellipse_patch(ellipse.swapped(), color, halo=bool(drawn.images)))
     if density is not None and ellipses is None:
         places = torch.linspace(0, 1, _CONTOUR_GRID, dtype=torch.float64)

@@ -49,7 +49,7 @@ class LineMember:
     def heights(self, points: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
         """p(t) at the points t."""
         found = drawable(self._of(self.density.log_prob(self._spread(points)).exp()), self.density)
-        # A density of zero width has infinite height.
+        # Clamp the infinite height of a density of zero width.
         return found.clamp(max=torch.finfo(torch.float32).max)
 
     @torch.no_grad()
@@ -63,7 +63,7 @@ class LineMember:
         for low, high in sorted((low, high) for low, high in zip(*ends, strict=True) if low < high):
             if not (math.isfinite(low) and math.isfinite(high)):
                 return []
-            # Intervals that touch are one.
+            # Join intervals that touch.
             if joined and low <= joined[-1][1]:
                 joined[-1] = (joined[-1][0], max(high, joined[-1][1]))
             else:

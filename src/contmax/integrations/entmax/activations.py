@@ -77,7 +77,7 @@ class _Configured(nn.Module):
                 setattr(self, name, value)
             self._check()
 
-        # Constructors have the signatures of the `entmax` package.
+        # Give the constructor the signature that it has in the `entmax` package.
         initialise.__signature__ = Signature([Parameter("self", kind), *parameters])  # type: ignore[attr-defined]
         cls.__init__ = initialise  # type: ignore[assignment,method-assign]
 

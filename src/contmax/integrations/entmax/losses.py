@@ -136,7 +136,7 @@ def _normmax_losses(X: Tensor, target: Tensor, alpha: float | Tensor, ignore_ind
     if target.is_floating_point():
         y = target.to(x.dtype)
         distance = torch.where((y == 0) & (x == -torch.inf), 0, top - x)
-        # Dividing by the largest entry keeps high powers of small numbers from underflowing.
+        # Divide by the largest entry, so that high powers of small numbers do not underflow.
         largest = y.detach().amax(-1, keepdim=True)
         scale = torch.where(largest > 0, largest, 1)
         norm = scale * power_on_support(y / scale, alpha).sum(-1, keepdim=True) ** (1 / alpha)

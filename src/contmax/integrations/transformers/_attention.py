@@ -88,7 +88,7 @@ def entmax_attention_forward(
     if sliding_window is not None and attention_mask is None and keys > sliding_window:
         window = (sliding_window - 1, 0 if causal or queries == 1 else sliding_window - 1)
     if causal and keys > queries and packed is None:
-        # Only a first call with a static cache has no mask and fewer queries than keys: the last keys are still empty.
+        # Only a first call with a static cache has no mask and fewer queries than keys: leave out the keys still empty.
         key, value = key[:, :, :queries], value[:, :, :queries]
         position_bias = None if position_bias is None else position_bias[..., :queries]
     mask, bias = _mask_and_bias(attention_mask, key.shape[2])
@@ -127,7 +127,7 @@ def _mask_and_bias(mask: Tensor | None, keys: int) -> tuple[Tensor | None, Tenso
     mask = mask[..., :keys]  # masks for a static cache may be longer
     if mask.dtype == torch.bool:
         return mask, None
-    # Masked keys have the least finite number as bias. The boolean mask gives a fully masked row zeros, not a mean.
+    # Masked keys have the least finite number as bias. Mask them too, so that a fully masked row gives zeros, no mean.
     return mask > torch.finfo(mask.dtype).min / 2, mask
 
 

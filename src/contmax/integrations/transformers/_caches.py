@@ -1,4 +1,4 @@
-"""A cache that keeps boxes around pages of its keys, so that steps of generation skip pages without weight."""
+"""A cache with boxes around pages of its keys, by which steps of generation skip pages without weight."""
 
 from typing import Any
 
@@ -10,13 +10,13 @@ from contmax.attention import KeyPages
 
 
 class _LayerWithPages(DynamicLayer):
-    """Keys and values of a layer, and the pages of its keys, which the tensor of all keys carries to the attention."""
+    """Keys and values of a layer. The tensor of keys it returns has the pages of the keys as attribute `key_pages`."""
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         before = self.keys if self.is_initialized else None
         keys, values = super().update(key_states, value_states, *args, **kwargs)
         pages = pages_of(before)
-        if pages is None:  # the first keys, or others than at the last step: beams in a new order, a shorter text
+        if pages is None:  # the first keys, or keys that were reordered or shortened since the last step
             pages = KeyPages(keys)
         else:
             pages.append(key_states)

@@ -52,7 +52,7 @@ _OWN_SOFTMAX = (
 )
 
 
-# Attention that appends keys and extends the mask by itself, taking it for one that is added to the scores.
+# Attention classes that append keys and extend the mask by themselves, and assume a mask that is added to scores.
 _OWN_MASK = ("DeepseekV4Attention",)
 
 
@@ -67,7 +67,7 @@ def is_initialised(part: Any) -> bool:
 
 
 def mark_initialised(module: Any) -> None:
-    """Keep transformers from initialising a module again at the end of an outer constructor."""
+    """Prevent transformers from initialising a module again at the end of an outer constructor."""
     module._is_hf_initialized = True
 
 

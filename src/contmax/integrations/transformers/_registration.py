@@ -126,7 +126,7 @@ def _set_attn_implementation(original: Any, model: PreTrainedModel, attn_impleme
 
 
 def _initialize_weights(original: Any, model: PreTrainedModel, module: Module, *arguments: Any) -> None:
-    # If a checkpoint has no α, transformers makes a tensor without a value.
+    # If a checkpoint has no α, transformers makes a tensor without values: initialise it.
     if type(module) is AlphaModule and not is_initialised(module) and not is_initialised(module.alpha_logit):
         module.reset_parameters()
     original(model, module, *arguments)
@@ -135,7 +135,7 @@ def _initialize_weights(original: Any, model: PreTrainedModel, module: Module, *
 def _made(original: Any, kind: type[PreTrainedModel], *arguments: Any, **options: Any) -> Any:
     made = original(kind, *arguments, **options)
     model = made[0] if isinstance(made, tuple) else made
-    # transformers makes the parts of a model, some of which have no attention, without these options: skip parts.
+    # Check whole models only: transformers makes their parts, which may have no attention, without these options.
     if not options.keys().isdisjoint(("attn_implementation", "config")) and uses_entmax(model):
         require_attention(model)
     return made
