@@ -53,7 +53,7 @@ def _require_one_forward_mode(arguments: tuple[Any, ...]) -> None:
     if len(levels) < 2:
         return
     tensors = [x for x in arguments if isinstance(x, Tensor) and x.is_floating_point()]
-    if innermost_transform_is_forward_mode():  # unpack_dual fails under vmap
+    if innermost_transform_is_forward_mode():  # under vmap unpack_dual would fail
         tensors = [x for x in tensors if forward_ad.unpack_dual(x).tangent is not None]
     if any(len(levels & levels_of(x)) > 1 for x in tensors):
         raise NotImplementedError(
@@ -64,7 +64,7 @@ def _require_one_forward_mode(arguments: tuple[Any, ...]) -> None:
 
 @functools.cache
 def _ways_to_apply(function: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """(`apply` for calls under transforms of torch.func, `bare_apply` for others); both use `tangent` as `jvp`."""
+    """Two ways to call a function with `tangent` as `jvp`: `apply`, for transforms of torch.func, and `bare_apply`."""
     # Store the signature of `forward`: `function.apply` inspects it in every call, which is slower than a small entmax.
     function.forward.__signature__ = inspect.signature(function.forward)
     if hasattr(function, "tangent"):

@@ -1,4 +1,4 @@
-"""Derivatives that kernels lack, such as second derivatives, by a reference: a torch function of equal values."""
+"""Computes derivatives that kernels lack, such as second ones, from a reference: a torch function of equal values."""
 
 from collections.abc import Callable, Sequence
 from typing import TypeVar

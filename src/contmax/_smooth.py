@@ -136,7 +136,7 @@ def expm1_over_series(y: Tensor) -> Tensor:
 
 
 def split_exp(y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Where expm1_over_series holds, y for the closed form (−2 where it is unused), and where exp(y) overflows."""
+    """(Where expm1_over_series holds, y for the closed form or −2 where it is unused, where exp(y) overflows.)"""
     near, over = y.abs() < 2, y > exponent_range(y.dtype)[1]
     return near, torch.where(near | over, -2.0, y), over
 
@@ -160,7 +160,7 @@ def promote(index: float | int | Tensor, *tensors: Tensor | None) -> tuple[tuple
     given = tuple(tensor for tensor in tensors if tensor is not None)
     if not given[0].is_floating_point():
         raise TypeError(f"expected a floating-point tensor; got {given[0].dtype}. Pass tensor.float().")
-    # The rule of torch.result_type, which tracers cannot follow: 0-dimensional tensors do not widen the others.
+    # Promote as torch.result_type does, which tracers cannot follow: 0-dimensional tensors do not widen the others.
     others = (*given, index) if isinstance(index, Tensor) else given
     floating = [tensor for tensor in others if tensor.is_floating_point()]
     shaped = [tensor for tensor in floating if tensor.ndim > 0] or floating

@@ -163,7 +163,8 @@ def tsallis_negentropy(
     mass = _weighted_sum(p, measure, axis)
     stable = _weighted_sum(torch.where(zero, 0.0, inner * _log_with_gap(inner, gap)), measure, axis) / order
 
-    # ε is the machine epsilon: for |α − 1| > ε^¼ the definition amplifies rounding of the mass by less than ε^-¼.
+    # Use the stable form only for |α − 1| < ε^¼, ε the machine epsilon. Beyond, the definition amplifies rounding of
+    # the mass by less than ε^-¼.
     normalised = (mass.detach() - 1).abs() <= 16 * torch.finfo(given.dtype).eps
     use_stable = (gap == 0) | (normalised & (gap.abs() < torch.finfo(p.dtype).eps ** 0.25))
     power = torch.where(zero, 0.0, inner**order)

@@ -153,7 +153,7 @@ def checked_inputs(
 
 
 def shape_of_bias(bias: Tensor, scores: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape to which the bias of scores of shape `scores` must broadcast; one by distance has a single row."""
+    """The shape to which a bias must broadcast, from that of the scores; a bias by distance j − i has a single row."""
     return (*scores[:-2], 1, bias.shape[-1]) if is_by_distance(bias, *scores[-2:]) else scores
 
 
@@ -232,6 +232,7 @@ def beside(query: Tensor, x: Tensor, name: str) -> Tensor:
 
 
 def _alpha_of_heads(alpha: float | Tensor, query: Tensor, heads: int) -> float | Tensor:
+    """`Inputs.alpha`: a float, or a tensor (H or 1, 1, 1) on the device of the queries."""
     if isinstance(alpha, Sequence):
         raise TypeError(f"alpha must be a number or a tensor; got {type(alpha).__name__}. Pass torch.tensor(alpha).")
     if isinstance(alpha, Tensor) and (alpha.dim() > 1 or (alpha.dim() == 1 and alpha.shape[0] not in (1, heads))):
@@ -244,6 +245,7 @@ def _alpha_of_heads(alpha: float | Tensor, query: Tensor, heads: int) -> float |
 
 
 def _sinks_of_heads(sinks: Tensor, query: Tensor, heads: int) -> Tensor:
+    """`Inputs.sinks`: one score per head, (H or 1, 1, 1), on the device of the queries."""
     if sinks.dim() > 1 or (sinks.dim() == 1 and sinks.shape[0] not in (1, heads)) or not sinks.is_floating_point():
         raise ValueError(
             f"sinks must be real, one score per head, ({heads},); got {sinks.dtype} of shape {tuple(sinks.shape)}."

@@ -53,6 +53,7 @@ def keys_allowed_by(block_mask: Any, queries: int, keys: int, device: torch.devi
 
 
 def _read(block_mask: BlockMask, queries: int, keys: int, device: torch.device) -> Allowed:
+    """The allowed keys: spans if each query has a single span, else a mask; tests a block of queries at a time."""
     batch, heads = block_mask.kv_num_blocks.shape[:2]
     size = max(1, _MOST_ENTRIES // max(1, batch * heads * keys))
     spans = []

@@ -108,7 +108,7 @@ def _bounded(inputs: Inputs, boxes: Boxes) -> Bounded:
 
 
 def _threshold(scores: Tensor, alpha: float | Tensor) -> Tensor:
-    """A lower bound (…, 1) of the α-entmax threshold of scores (…, L), rounding included; −∞ without a threshold."""
+    """A number (…, 1) below the α-entmax threshold of scores (…, L), despite rounding; −∞ without a threshold."""
     maximum = scores.amax(-1, keepdim=True)
     shifted = scores - torch.where(maximum.isfinite(), maximum, 0)
     below = newton_normaliser(shifted, alpha, None) - 1 / (alpha - 1)
@@ -117,7 +117,7 @@ def _threshold(scores: Tensor, alpha: float | Tensor) -> Tensor:
 
 
 def _shared(pages: Tensor, inputs: Inputs) -> Tensor:
-    """Pages (*batch, H, Q, pages) that any query reads in any of the query heads that share a key head."""
+    """Which pages (*batch, H, Q, pages) are read by any query of any query head in the group that shares a key head."""
     heads, groups = inputs.query.shape[-3], inputs.key.shape[-3]
     shared: Tensor = pages.unflatten(-3, (groups, heads // groups)).any(-2, keepdim=True).any(-3, keepdim=True)
     shared = shared.expand(*pages.shape[:-3], groups, heads // groups, *pages.shape[-2:])

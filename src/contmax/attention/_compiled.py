@@ -83,7 +83,7 @@ def decode_by_pages(inputs: Inputs, boxes: kernels.Boxes) -> tuple[Tensor, kerne
 
 def _in_one_batch(inputs: Inputs) -> Inputs:
     """The inputs as Triton's kernels take them: with a single batch axis and a scale that is not negative."""
-    if inputs.query.shape[-2] < _FEWEST_QUERIES and inputs.spans is not None:  # decoding takes a mask
+    if inputs.query.shape[-2] < _FEWEST_QUERIES and inputs.spans is not None:  # decoding takes a mask, no spans
         inputs = inputs._replace(mask=allowed_keys(inputs), spans=None)
     batch = inputs.query.shape[:-3]
     scores = (*inputs.query.shape[:-1], inputs.key.shape[-2])

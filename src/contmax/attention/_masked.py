@@ -104,7 +104,7 @@ def _seen_and_asking_of_spans(spans: Tensor, parts: list[Tensor], keys: int) -> 
     before = F.pad(open_keys.cumsum(-1), (1, 0)).expand(*leading, 1, keys + 1)
     begins, ends = (x.mT.expand(*leading, 1, -1) for x in (begins, ends))
     asks = before.gather(-1, ends) > before.gather(-1, begins)
-    # The number of spans that contain a key: those that begin at or before it, less those that end there.
+    # A key lies in as many spans as begin at or before it, less those that end at or before it.
     steps = begins.new_zeros((*leading, 1, keys + 1)).scatter_add(-1, begins, torch.ones_like(begins))
     steps = steps.scatter_add(-1, ends, -torch.ones_like(ends))
     return (steps.cumsum(-1)[..., :-1] > 0) & open_keys, asks.mT

@@ -30,7 +30,7 @@ class NormalLaw(LineLaw):
     """The standard normal law, α = 1, in units of σ, since ρ = 1."""
 
     def tail(self, depth: Tensor) -> Tensor:
-        # torch computes ndtr as (1 + erf)/2, which loses all digits in the tail, where erf rounds to −1.
+        # Use erfc: torch computes ndtr as (1 + erf)/2, which loses all digits in the tail, where erf rounds to −1.
         return 0.5 * torch.erfc(depth * math.sqrt(0.5))
 
     def depth(self, tail: Tensor) -> Tensor:

@@ -27,7 +27,8 @@ _MARGINS = tuple(10.0**-k for k in range(1, 13))
 _NODES, _NODES_IN_PIECE = 256, 32
 # Densities below e^_LOG_TINY count as zero.
 _LOG_TINY = -690.0
-# Breakpoints at distances reach·(d/reach)^share from the middle of a density of size `reach`, for a bend at distance d.
+# For a bend at a large distance d from the middle of a density of size `reach`, breakpoints are added at the distances
+# reach·(d/reach)^share.
 _SHARES = (0.25, 0.5, 0.75)
 # Where `growth` probes a density near an end of its support, in units of the distance to the next breakpoint.
 _PROBES = (1e-9, 1e-7)
@@ -281,7 +282,7 @@ def _piece(
     """Nodes t and weights of dt on pieces, or on the part of each that lies in a window."""
     if window is not None:
         with torch.no_grad():
-            # The window as shares of the piece, without gradient: pieces move with the density, the window does not.
+            # Take the window in shares of the piece, without gradient: pieces move with the density, windows do not.
             size = length.clamp(min=torch.finfo(length.dtype).tiny)
             first, last = (((end - start) / size).clamp(0, 1) for end in window)
         x, w = first + (last - first) * x, (last - first) * w

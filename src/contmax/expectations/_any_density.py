@@ -1,4 +1,4 @@
-r"""E_p[ψ] for pairs of a density and a basis without a closed form, by quadrature; predictions; sums of densities.
+r"""E_p[ψ] by quadrature, for pairs of a density and a basis without a closed form; also of predictions and mixtures.
 
 Accuracy on the line: in float64 1e-10 for bounded densities that are smooth between their landmarks (ends of the
 support, mean and mode, of each component of a mixture), and 1e-9 for predictions; in float32 rounding, since the
@@ -46,7 +46,8 @@ _NODES, _LEAST, _MOST = 768, 32, 256
 _WINDOW_NODES, _REACH = 96, 8.0
 # The 24 nodes of a prediction's piece resolve functions whose standard deviation is at least this share of the piece.
 _WIDE = 0.5
-# In several dimensions: radii times directions, and product rules.
+# In several dimensions: numbers of radii and directions, and the largest ξ; nodes per axis of a product rule, and half
+# the side of its box in standard deviations.
 _RADII, _XI_MAX = 40, 8.5
 _DIRECTIONS = {2: 64, 3: 48}
 _PER_AXIS, _DEVIATIONS = {2: 96, 3: 40}, 8.0
@@ -199,7 +200,7 @@ def _known_dim(basis: Basis, name: str) -> int:
 
 @register_expectation(Independent, MultivariateGaussianBasis)
 def independent(density: Independent, basis: MultivariateGaussianBasis) -> Tensor:
-    """Closed form for normal coordinates; Π_n E[ψ_jn(t_n)] if functions are products over coordinates; else nodes."""
+    """E_p[ψ]: closed form if coordinates are normal; Π_n E[ψ_jn(t_n)] if functions are products; else by nodes."""
     base = density.base_dist
     if isinstance(base, Normal):
         return expectation_in_space(base.loc, torch.diag_embed(base.scale), 1.0, basis)
@@ -243,7 +244,7 @@ def by_nodes(density: Distribution, basis: MultivariateGaussianBasis) -> Tensor:
 
 
 def _windows(density: Distribution, basis: MultivariateGaussianBasis, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Middle and half-length of the box of each pair, (*batch, K, N).
+    """Middle and half-length of the box of nodes of each pair of density and function, (*batch, K, N).
 
     Ends of boxes are constants in derivatives, except where they are ends of the support.
     """

@@ -204,7 +204,7 @@ def canonical_jacobian(
 
     Reference: Martins et al. 2020, proposition on the Jacobian (generalised covariance).
     """
-    # Autocast would round matrix products to half precision.
+    # Switch off autocast, which would round matrix products to half precision.
     with torch.autocast(density.loc.device.type, enabled=False):
         if not isinstance(density, BetaGaussian):
             return _in_space(density, basis)

@@ -34,11 +34,11 @@ _SMALL = 1e-30
 class PlaneForm(NamedTuple):
     """The five numbers of each pair of a density and a basis function, all of one shape."""
 
-    own: Tensor  # a
-    mixed: Tensor  # b
-    other: Tensor  # c
-    near: Tensor  # n
-    far: Tensor  # g
+    own: Tensor  # a = |Σ_j|/|S|
+    mixed: Tensor  # b = 1 − a − c
+    other: Tensor  # c = |V|/|S|
+    near: Tensor  # n = dᵀadj(Σ_j)d/|S|
+    far: Tensor  # g = dᵀadj(V)d/|S|
 
     @property
     def half_dim(self) -> float:

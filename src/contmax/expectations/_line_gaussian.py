@@ -183,7 +183,7 @@ def _window_slopes(
     mass = _mass(nodes.z, nodes.room, k) * nodes.weights
     by_loc = -(mass * nodes.z).sum(-1) / width
     by_half = -(mass * nodes.z * nodes.y).sum(-1) / width
-    # The escort integrand has the power k − 1 of 1 − y².
+    # Escort integrals need k ≥ 1, because their integrand has the power k − 1 of 1 − y².
     if k >= 1:
         escort = _mass(nodes.z, nodes.room, k - 1) * nodes.weights
         wide_loc = 2 * k / half * (escort * nodes.y).sum(-1)

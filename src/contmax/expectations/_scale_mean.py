@@ -246,7 +246,7 @@ def scale_nodes(gaussian: Form, order: float | Tensor, single: bool) -> tuple[Co
 
 
 def path_rule(varies: bool, single: bool) -> Hyperbola:
-    """The rule on the path for α > 1; for a tensor ν as many nodes as on the half line, for accurate slopes in ν."""
+    """The rule of the path for α > 1; a tensor ν gets as many nodes as the half line has, for accurate slopes in ν."""
     if varies:
         return Hyperbola(_HALF_LINE[single][0], DOUBLE.end, DOUBLE.stretch)
     return SINGLE if single else DOUBLE

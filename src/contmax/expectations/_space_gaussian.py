@@ -103,7 +103,7 @@ def _fits_float32(alpha: float | Tensor, dim: int) -> bool:
 
 
 def _form(loc: Tensor, tril: Tensor, centre: Tensor, basis_tril: Tensor, diagonal: bool) -> tuple[Form, Tensor]:
-    """N(μ; μ_j, Σ_j + V/s) of every pair without its constant factor, and this factor; V = ``tril`` ``tril``ᵀ."""
+    """The form of N(μ; μ_j, Σ_j + V/s) of every pair, and the constant factor that it omits; V = ``tril`` ``tril``ᵀ."""
     dtype = working_dtype(loc, centre)
     tril, offset, basis_tril = _pairs(loc, tril, centre, basis_tril, dtype)
     if centre.shape[-1] == 2:

@@ -171,7 +171,7 @@ def _weighted_soft_losses(
     if fused:
         losses = fused_losses(z, target, *options)  # type: ignore[arg-type]
     else:
-        # For α < 1 and many classes the loss is a small difference of two large numbers, Ω* and the negentropy.
+        # Use float64 for α < 1, where with many classes the loss is a small difference of two large numbers, Ω* and Ω.
         wide = torch.float64 if isinstance(alpha, float) and alpha < 1 else z.dtype
         losses = soft_losses(z.to(wide), widened_scores(target).to(wide), *options)
     if weight is None:
@@ -214,7 +214,7 @@ def _check_simplex(target: Tensor, dim: int) -> None:
         return
     lowest = target.detach().min().item()
     off = (target.detach().sum(dim, dtype=torch.float64) - 1).abs().max().item()
-    # Rounding a softmax to half precision may move its sum by half of the dtype's epsilon.
+    # Tolerate the rounding of a softmax to half precision, which may move its sum by half of the dtype's epsilon.
     if lowest < 0 or off > max(1e-3, torch.finfo(target.dtype).eps):
         raise ValueError(
             f"soft targets must be probabilities along dim {dim}; got a minimum of {lowest:g} and sums up to {off:g} "

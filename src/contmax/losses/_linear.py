@@ -102,7 +102,7 @@ def linear_entmax_loss(
     _check_shapes(hidden, weight, target, bias)
     check_options(None, label_smoothing, reduction, weight.shape[0])
     hidden, weight, bias = as_autocast_takes(hidden, weight, bias)
-    # Our operators take no tensors of torch.func or forward mode, and exported programs must not call our operators.
+    # Our operators support neither torch.func nor forward mode; in exported programs they must not be called.
     if torch.compiler.is_compiling():
         in_blocks = not is_exporting()
     else:
@@ -118,7 +118,7 @@ def linear_entmax_loss(
     layer = (hidden.reshape(-1, hidden.shape[-1]), weight, bias, torch.where(counted, ids, _IGNORED).reshape(-1))
     fused = backend_of(hidden) is Backend.TRITON
     if isinstance(index, float) and index <= 2:
-        # The forward pass of an autograd.Function cannot see which inputs need a gradient.
+        # Find out here which inputs need a gradient: the forward pass of an autograd.Function cannot see it.
         live = [torch.is_grad_enabled() and x is not None and x.requires_grad for x in layer[:3]]
         losses: Tensor = _LinearLosses.apply(*layer, index, label_smoothing, fused, live[0], live[1] or live[2])[0]
     else:
@@ -227,9 +227,9 @@ def _check_shapes(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor |
 
 
 def _slices(count: int, parts: int, fewest: int, fused: bool) -> Iterator[slice]:
-    """Slices of tokens or classes, whose logits are in memory at once; `fused`: by Triton's kernels.
+    """About `parts` slices (for Triton's kernels `_BLOCKS_FUSED`) of `count` tokens or classes.
 
-    There are about `parts` slices, each of at least `fewest` or, if more than a tile, of whole tiles.
+    A slice has at least `fewest` elements, and consists of whole tiles if it is longer than a tile.
     """
     size = max(-(-count // (_BLOCKS_FUSED if fused else parts)), fewest)
     if size > _TILE:
@@ -304,7 +304,7 @@ def _losses_and_statistics(logits: Tensor, loss: LinearLoss, fused: bool) -> tup
 
 
 def _residual(logits: Tensor, ids: Tensor, loss: LinearLoss, statistics: Tensor, g: Tensor, fused: bool) -> Tensor:
-    """g (p̂ − q) of a block of classes, in the logits' dtype; may overwrite the logits. `ids` start at the block."""
+    """g (p̂ − q) of a block of classes, in the logits' dtype; may overwrite them. `ids` are relative to the block."""
     if fused:
         from contmax.kernels.gpu._launch import in_parts
         from contmax.kernels.losses._gpu_losses import write_gradients

@@ -183,7 +183,7 @@ class _ClassLoss(torch.autograd.Function):
 def losses_and_map(
     scores: Tensor, alpha: float | Tensor, target: Tensor | None, allowed: Tensor | None, smoothing: float, dim: int
 ) -> tuple[Tensor, Tensor]:
-    """The losses of `_ClassLoss`, of size 1 along `dim` like the class ids, and p̂; without derivatives."""
+    """The losses of `_ClassLoss` and p̂, without derivatives; losses and class ids have size 1 along `dim`."""
     p, gain = regularized_max(scores, alpha, dim)
     top = scores.amax(dim, keepdim=True)
     if target is None:

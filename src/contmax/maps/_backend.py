@@ -206,9 +206,11 @@ def _probabilities(scores: Tensor, shifted: Tensor, alpha: float | Tensor, weigh
 
 
 def _newton(shifted: Tensor, alpha: float | Tensor, weights: Tensor | None) -> Tensor:
+    """p for α ≤ 2, from the normaliser A."""
     return deformed_exp(shifted - newton_normaliser(shifted, alpha, weights), alpha - 1)
 
 
 def _sorted(scores: Tensor, alpha: float | Tensor, weights: Tensor | None) -> Tensor:
+    """p for α > 2, from the sorted scores; NaN in slices with NaN or +inf."""
     p = sorted_probabilities(scores, alpha, weights)
     return p.masked_fill(~(scores.amax(-1, keepdim=True) < torch.inf), torch.nan)

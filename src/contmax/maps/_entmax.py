@@ -74,7 +74,7 @@ class _EagerEntmax(torch.autograd.Function):
             try:
                 grad = ready.backward(p, cotangent)
             except RuntimeError:
-                # Cotangents under torch.vmap have no memory, so the kernel raises: cheaper than a check in each call.
+                # The kernel raises for cotangents under torch.vmap, which have no memory; a check would cost more.
                 if is_eager(cotangent):
                     raise
                 grad = None
@@ -108,7 +108,7 @@ def _eager_map(scores: Tensor, alpha: object, dim: int, mask: Tensor | None, tem
         and not is_dynamo_compiling()
         and not number_of_modes()  # modes such as make_fx, which may trace ordinary tensors
         and not transforms_are_active()
-        and not torchscript_is_tracing()  # `_apply` raises an error
+        and not torchscript_is_tracing()  # then `_apply` raises an error
     ):
         backend = backend_of(scores)
         if backend is Backend.TORCH:
@@ -133,7 +133,7 @@ def entmax_map(
 ) -> Tensor:
     """p̂ along `dim` for checked arguments, in `dtype`; `weights` are masses w of the points, so that Σ w p = 1."""
     if weights is None and isinstance(alpha, float) and alpha == 1:
-        # Cotangents at scores of −inf have no effect, even NaN; a slice of such scores gives zeros.
+        # Mask the result too: cotangents at scores of −inf then have no effect, even NaN. A slice of −inf gives zeros.
         masked = scores == -torch.inf
         p = torch.softmax(scores.masked_fill(masked.all(dim, keepdim=True), 0), dim).masked_fill(masked, 0)
         return in_dtype(p, dtype or scores.dtype)

@@ -33,6 +33,8 @@ def narrowed(gradient: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 class _Widened(torch.autograd.Function):
+    """`widened_scores` of half precision; its backward pass rounds the gradient by `narrowed`."""
+
     generate_vmap_rule = True
 
     @staticmethod

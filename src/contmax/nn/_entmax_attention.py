@@ -1,4 +1,4 @@
-"""Multi-head attention with α-entmax, as torch.nn.MultiheadAttention with softmax."""
+"""Multi-head attention with α-entmax: the counterpart of torch.nn.MultiheadAttention, which has softmax."""
 
 from collections.abc import Sequence
 from typing import Literal

@@ -206,6 +206,7 @@ def default_gate_moments(
 def _reference(
     logits: Tensor, mask: Tensor | None, noise: Tensor | None, drop: Tensor, shift: float, least: float
 ) -> tuple[Tensor, Tensor, Tensor]:
+    """`default_gate_moments` by torch operations."""
     cells = cells_of_weights(logits, 1, Where(None, None, mask))[0]
     weights = gate_weights(logits + shift, _of_rows(mask, logits), noise, drop)
     return weights, *line_moments(weights, cells, least)

@@ -180,7 +180,7 @@ class _Spread(torch.nn.Linear):
     """
 
     def __init__(self, summary: int, dim: int, start: float | None) -> None:
-        self.dim, self.start = dim, start  # Linear.__init__ calls reset_parameters
+        self.dim, self.start = dim, start  # read by reset_parameters, which Linear.__init__ calls
         super().__init__(summary, dim + dim * (dim - 1) // 2)
 
     def reset_parameters(self) -> None:

@@ -121,7 +121,7 @@ class PreferredPlaces(ShownModule):
             self.closeness.fill_(sharpness**2 - 1)
 
     def forward(self, points: Tensor) -> Tensor:
-        """The term −½κ‖u − c‖² at points u of the unit cube, (A,) or (A, N): (H, M, A)."""
+        """The term −½κ‖u − c‖², (H, M, A), at points u of the unit cube, (A,) or (A, N)."""
         centers, closeness = in_dtype(self.centers, points.dtype), in_dtype(self.closeness, points.dtype)
         points = points if points.dim() == 2 else points.unsqueeze(-1)
         distances = (points - centers.unsqueeze(-2)).square().sum(-1)

@@ -94,7 +94,7 @@ class Complex:
 
 
 class Hyperbola(NamedTuple):
-    """Number of nodes on the upper half, largest u, c, largest κ, and fraction of the curvature of steepest descent."""
+    """A rule on the path: nodes on its upper half, largest u, c, largest κ, share of steepest descent's curvature."""
 
     nodes: int
     end: float

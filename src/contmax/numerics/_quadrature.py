@@ -144,7 +144,7 @@ class _Traced:
 @constant_to_tracers
 def _name_for_tracers(kind: str, count: int, device: torch.device) -> str:
     """Store a table in an attribute of `_Traced`; return the attribute's name. torch.compile does not trace this."""
-    name = f"{kind}_{count}_{device.type}_{device.index}".replace(".", "_")  # tracers read a point as an attribute
+    name = f"{kind}_{count}_{device.type}_{device.index}".replace(".", "_")  # to tracers a dot is attribute access
     if not hasattr(_Traced, name):
         setattr(_Traced, name, _tables.finished(kind, count, device))
     return name

@@ -52,7 +52,8 @@ _NEWTON_STEPS = 4
 _STEP, _FIRST, _COUNT = 0.15, -3.6, 53
 # Largest y and |cy|: beyond them the integrand is zero in float64, but some of its factors overflow.
 _Y_MAX, _EXPONENT_MAX = 1e8, 600.0
-# The numbers in a temporary that fit in the CPU cache: nodes are summed in blocks of this size, or one by one.
+# How many numbers of a temporary tensor fit in the CPU cache: nodes are summed in blocks of at most this size, or one
+# by one.
 _BLOCK = 1 << 17
 _SERIES_MAX = 0.05
 
@@ -216,7 +217,7 @@ def _extent(y: Tensor, a: float, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     bend = (y - (a - 1) * ratio * (1 - x - ratio)).abs().sqrt()
     is_lower = slope > 0
     rate = torch.maximum(slope.abs(), bend)
-    # Far to the left of y the integrand decays in ln y at the rate a.
+    # Below y bound the rate by a, at which the integrand decays in ln y far to the left.
     width = 1 / torch.where(is_lower, rate.clamp(max=a), rate)
     # For c < 0 no node lies beyond |cy| = _EXPONENT_MAX, where the integrand is zero, but its factors overflow.
     last = torch.where(c < 0, _EXPONENT_MAX / c.abs().clamp(min=_EXPONENT_MAX / _Y_MAX), _Y_MAX)
@@ -249,6 +250,8 @@ def _half_line_shares(y: Tensor, a: float, c: Tensor, log_total: Tensor) -> tupl
 
 
 class _Shares(torch.autograd.Function):
+    """:func:`_half_line_shares` for a ≠ 1, with derivatives by :func:`_slopes`."""
+
     generate_vmap_rule = True
 
     @staticmethod

@@ -191,7 +191,7 @@ def _rotation(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
     """Cosine and sine of the smaller of the two angles by which a rotation makes two columns orthogonal."""
     overlap = (left * right).sum(-1, keepdim=True)
     difference = left.square().sum(-1, keepdim=True) - right.square().sum(-1, keepdim=True)
-    # A formula for the tangent, instead of half an atan2, keeps small angles exact.
+    # Use a formula for the tangent instead of half an atan2: it keeps small angles exact.
     reach = difference.abs() + torch.hypot(difference, 2 * overlap)
     tangent = torch.where(reach > 0, 2 * overlap / torch.where(reach > 0, reach, 1.0), 0.0)
     tangent = torch.where(difference < 0, -tangent, tangent)

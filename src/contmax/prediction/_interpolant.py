@@ -29,7 +29,8 @@ _NEGLIGIBLE = {1: 1e-16, 2: 1e-13, 3: 1e-8}
 # Points per axis of the small grids that zoom in on a point; number of zooms towards an end and towards a peak.
 _SMALL_GRID = 7
 _END_STEPS, _PEAK_STEPS = 8, 18
-# On an outer axis: panels per cell, by dimension of the box and number of unsliced axes; Gauss nodes per panel.
+# Outer axes have a composite Gauss rule: its panels per cell, by dimension of the box and number of unsliced axes, and
+# the nodes per panel.
 _PANELS_PER_CELL = {2: {2: 2.0}, 3: {3: 0.75, 2: 0.375}}
 _NODES = {2: 12, 3: 8}
 # Graded nodes per live part of a line, by the number of axes of the box.
@@ -52,7 +53,7 @@ class Interpolant:
         """The interpolant of values at the Gauss nodes, row-major, q = `nodes`; cells with −inf at a node are dead."""
         batch = values.shape[:-1]
         cells = round(values.shape[-1] ** (1 / axes)) // nodes
-        # (C, q, C, q, …) → (C, C, …, q, q, …)
+        # Reorder the axes: (C, q, C, q, …) → (C, C, …, q, q, …).
         order = [len(batch) + 2 * axis + part for part in (0, 1) for axis in range(axes)]
         table = values.reshape(*batch, *(cells, nodes) * axes).permute([*range(len(batch)), *order])
         alive = (table > -torch.inf).flatten(-axes).all(-1)

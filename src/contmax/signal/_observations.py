@@ -17,7 +17,7 @@ from contmax._mask import require_boolean
 from contmax.basis import Basis, SineBasis
 from contmax.basis._basis import rounding_warning
 
-# Each warning is given at most once for each basis.
+# Bases that were warned of, or compared: each warning is given at most once for each basis.
 _warned_of_distance: "weakref.WeakSet[Basis]" = weakref.WeakSet()
 _warned_of_rounding: "weakref.WeakSet[Basis]" = weakref.WeakSet()
 _compared_with_unit_cube: "weakref.WeakSet[Basis]" = weakref.WeakSet()
@@ -207,7 +207,7 @@ def _warn_of_positions(
 
 def warn_if_not_on_unit_cube(basis: Basis) -> None:
     """Warn if the basis does not reach all of the unit cube, or mostly lies outside it; a basis on a GPU is skipped."""
-    # Sines cover every interval.
+    # Skip sines and cosines, which cover every interval.
     if torch.compiler.is_compiling() or isinstance(basis, SineBasis) or basis in _compared_with_unit_cube:
         return
     sides = _sides_on_cpu(basis)

@@ -338,7 +338,7 @@ class _Entry(NamedTuple):
     def holds_for(self, constants: _Constants, device: torch.device) -> bool:
         if len(constants) != len(self.source):
             return False
-        # The tensors in `source` were found to be real when the entry was made.
+        # Tensors of `source` need no test: they were found to be real when the entry was made.
         if not all(map(python_operator.is_, constants, self.source)) and not _are_real(device, None, constants):
             return False
         if self.versions is None:
@@ -384,6 +384,7 @@ def _versions(constants: _Constants) -> tuple[tuple[int, int], ...]:
     return tuple([(c.data_ptr(), c._version) for c in constants])
 
 
-# Without a mask a model has few lengths, one entry each; a table serves all lengths of one penalty and dtype.
+# Without a mask there is one entry per length, of which a model has few; a table serves all lengths of one penalty and
+# dtype.
 _WEIGHTS = _BasisCache(16)
 _TABLES = _BasisCache(2)

@@ -66,7 +66,7 @@ class _Observed(NamedTuple):
             mean = (counts * values).sum(-2, keepdim=True) / counts.sum(-2, keepdim=True).clamp(min=1)
             missed = (counts * (values - fitted).square()).sum((-2, -1))
             total = (counts * (values - mean).square()).sum((-2, -1))
-            # The computed variance of equal observations is a rounding error.
+            # Ignore a variance up to `least`: that of equal observations is a rounding error.
             least = (64 * torch.finfo(values.dtype).eps) ** 2 * values.square().sum((-2, -1))
             return explained_share(missed, total, least)
 
@@ -145,7 +145,7 @@ class Signal:
             r = in_dtype(r.flatten(len(batch), -2) if queries else r.unsqueeze(-2), wide_dtype(self._dtype))
             if isinstance(self._content, _Observed) and through_values(length, r.shape[-1], channels, r.shape[-2]):
                 values, weights, mask, _ = self._content
-                # H·(G r) instead of (H G)·r.
+                # Compute H·(G r), which is cheaper here than (H G)·r.
                 known = weights.observed(r) if isinstance(weights, RidgeFit) else r @ weights.mT
                 mixed = masked_product(known, values, mask)
             else:
@@ -216,7 +216,7 @@ class Signal:
             return new
         values, weights, mask, (positions, grid) = content
         if isinstance(weights, RidgeFit):
-            # A RidgeFit needs float64, which not every device has.
+            # Replace a RidgeFit, which needs float64, by its weights: not every device has float64.
             weights = weights.weights(wide_dtype(self._dtype))
         mask, positions = (None if x is None else move(x) for x in (mask, positions))
         new._content = _Observed(change(values), change(weights), mask, Sites(positions, grid))

@@ -17,7 +17,7 @@ from torch.distributions import Distribution
 from contmax._typing import Float
 
 Index = int | tuple[int, ...]
-# Control characters have no glyph, and lone surrogates cannot be encoded.
+# Characters to replace: control characters have no glyph, and lone surrogates cannot be encoded.
 _CONTROLS = re.compile("[\x00-\x1f\x7f]")
 _UNPRINTABLE = re.compile("[\x80-\x9f\ud800-\udfff\ufffe\uffff]")
 

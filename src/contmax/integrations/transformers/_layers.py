@@ -79,7 +79,7 @@ def collects_attentions() -> bool:
 def attention_layers(model: Module) -> Iterator[tuple[str, Any]]:
     """(name, layer) of every layer that looks up its attention function by the name in `layer.config`."""
     for name, module in model.named_modules():
-        # `forward` of an attention layer calls ALL_ATTENTION_FUNCTIONS.get_interface; no other mark exists.
+        # An attention layer has no mark but that its `forward` calls ALL_ATTENTION_FUNCTIONS.get_interface.
         code = getattr(inspect.unwrap(type(module).forward), "__code__", None)
         looks_up = code is not None and "ALL_ATTENTION_FUNCTIONS" in code.co_names
         if looks_up and not isinstance(module, PreTrainedModel):
@@ -128,6 +128,7 @@ def given_alpha(layer: Any) -> float:
 
 
 def require_one_per_layer(alpha: float | Sequence[float], config: PreTrainedConfig) -> None:
+    """Raise ValueError unless α is a number, or a sequence with one number per layer."""
     if isinstance(alpha, Real):
         return
     alpha = cast(Sequence[float], alpha)

@@ -107,6 +107,7 @@ def _post_init(original: Any, model: PreTrainedModel) -> None:
 
 
 def _set_attn_implementation(original: Any, model: PreTrainedModel, attn_implementation: Any, **options: Any) -> None:
+    """Extends `PreTrainedModel.set_attn_implementation`: refuses models that cannot use entmax; numbers the layers."""
     everywhere = not isinstance(attn_implementation, dict)
     by_part = {"": attn_implementation} if everywhere else attn_implementation
     models = [module for module in model.modules() if isinstance(module, PreTrainedModel)]
@@ -118,7 +119,7 @@ def _set_attn_implementation(original: Any, model: PreTrainedModel, attn_impleme
         require_attention(model)
     original(model, attn_implementation, **options)
     if everywhere:
-        # transformers 5.17 does not update encoders and decoders that have a copy of the configuration.
+        # Update encoders and decoders that have a copy of the configuration, which transformers 5.17 does not do.
         for each in models:
             if type(each.config) is type(model.config):
                 each.config._attn_implementation = model.config._attn_implementation
@@ -126,6 +127,7 @@ def _set_attn_implementation(original: Any, model: PreTrainedModel, attn_impleme
 
 
 def _initialize_weights(original: Any, model: PreTrainedModel, module: Module, *arguments: Any) -> None:
+    """Extends `PreTrainedModel._initialize_weights` by the parameters of a learned α."""
     # If a checkpoint has no α, transformers makes a tensor without values: initialise it.
     if type(module) is AlphaModule and not is_initialised(module) and not is_initialised(module.alpha_logit):
         module.reset_parameters()
@@ -133,6 +135,7 @@ def _initialize_weights(original: Any, model: PreTrainedModel, module: Module, *
 
 
 def _made(original: Any, kind: type[PreTrainedModel], *arguments: Any, **options: Any) -> Any:
+    """Extends `_from_config` and `from_pretrained`: refuses a model without attention."""
     made = original(kind, *arguments, **options)
     model = made[0] if isinstance(made, tuple) else made
     # Check whole models only: transformers makes their parts, which may have no attention, without these options.
@@ -229,6 +232,7 @@ def make_alpha_learnable(model: Module, alpha: float | None = None) -> None:
 
 
 def _learned(layer: Any, alpha: float | None) -> AlphaModule:
+    """The module of a learned α per head, on the device of the layer; starts at `alpha` or at the layer's α."""
     start = given_alpha(layer) if alpha is None else alpha
     module = AlphaModule(start, learnable=True, num_heads=heads_of(layer))
     like = next(layer.parameters(), None)

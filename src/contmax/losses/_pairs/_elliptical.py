@@ -148,7 +148,7 @@ def _misshapen_uniform(prediction: Elliptical, scale: Scale, target: Summary) ->
     dim = scale.dim
     half_log_det = target.factor.half_log_det()
     excess, log_det = relative_excess(scale, target.factor)
-    # N·ln of p's variances over those of the uniform density of volume 1 and shape F; exactly 0 if p is that density.
+    # `swelling`: N·ln of p's variances over those of the uniform density u of volume 1 and shape F; exactly 0 if p = u.
     swelling = dim * (target.log_spread - prediction._profile.variance_factor(half_log_det).log())
     shrinking = (log_det - swelling) / dim
     excess = excess + swelling - dim * shrinking.square() * expm1_excess_over(shrinking)
@@ -304,6 +304,7 @@ def _mean_slope(gap: Number, order: Number, dim: int) -> Number:
 
 
 def _slope(gap: Number, step: Number, dim: int) -> Number:
+    """The derivative in ε of the numerator in :func:`_eta_of_beta_gaussian`, at 1 + ε = `step`."""
     inner = gap / step
     return (log_gamma_ratio_slope(inner, dim) * inner - dim / 2) / step
 
