@@ -81,7 +81,7 @@ def reference_gradients(inputs: Inputs, needed: Sequence[bool], g: Tensor) -> li
 
 
 def can_be_softmax(inputs: Inputs) -> bool:
-    """Whether torch's own kernels can compute it: α is the float 1, without cap, sinks, torch.func or forward mode."""
+    """Whether torch's attention can be used: α is the float 1, without cap, sinks, torch.func or forward mode."""
     if not isinstance(inputs.alpha, float) or inputs.alpha != 1 or inputs.sinks is not None or inputs.softcap:
         return False
     return torch.compiler.is_compiling() or (all_hold_numbers(*inputs) and not inputs.have_tangents)

@@ -99,7 +99,7 @@ class Basis(torch.nn.Module, metaclass=_CheckedWhenMade):
     def bounds(self) -> tuple[Tensor, Tensor]:
         """Lowest and highest corner of the box that the functions cover, () for N = 1, (N,) for N > 1.
 
-        Attention chooses points in this box where it must choose them itself. The default is [0, 1]ᴺ.
+        Attention that must choose points itself chooses them in this box. The default is [0, 1]ᴺ.
         """
         shape = () if self.event_dim == 1 else (self.event_dim,)
         like = self._like()

@@ -153,7 +153,7 @@ def _moving(radius: Tensor, gap: Tensor, dim: int) -> Tensor:
 
     def residual(at: Tensor) -> tuple[Tensor, Tensor]:
         below, beyond = radial_shares(at, gap, dim, log_gamma=log_gamma)
-        # Only the smaller of the two shares has full relative accuracy.
+        # Use the smaller of the two shares: only this one has full relative accuracy.
         excess = torch.where(nearer_centre, below - inner, outer - beyond)
         return excess, radial_density(at, gap, dim, log_gamma=log_gamma)
 

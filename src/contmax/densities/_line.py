@@ -216,7 +216,7 @@ class LineDensity(Density):
         """The centre and the ends of the support; if the support may be unbounded, also steps from the centre."""
         loc, half = self.loc.double(), self._half_width().double()
         low, high = loc - half, loc + half
-        # A tensor α may have entries ≤ 1, whose support is unbounded.
+        # The support of a tensor α counts as unbounded: there may be entries ≤ 1.
         if not isinstance(self.alpha, Tensor) and not self.law().is_unbounded:
             cuts = torch.stack([low, loc, high])
             return Landmarks(low, high, loc, half.detach(), loc[None][: self._kinks], cuts, bounded=True)

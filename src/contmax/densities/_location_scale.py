@@ -206,7 +206,7 @@ class NamedGenerator:
         return torch.full((), self._reach, dtype=torch.float64, device=device)
 
     def __reduce__(self) -> tuple[type["NamedGenerator"], tuple[str]]:
-        # pickle finds functions by name; the lambdas in _NAMED have none.
+        # Pickle the name of g only: pickle finds functions by name, and the lambdas in _NAMED have none.
         return NamedGenerator, (self.name,)
 
 

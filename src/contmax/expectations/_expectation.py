@@ -262,7 +262,7 @@ class Formula(NamedTuple):
     slopes: Callable[..., tuple[Tensor, ...]] | None = None
 
 
-# A kernel's r, and its slopes in μ, scale, σ_j and, where α may vary, α: (*batch, 3 or 4, K), or None.
+# Results of a kernel: r, and its slopes in μ, scale, σ_j and, where α may vary, α, (*batch, 3 or 4, K), or None.
 Known = tuple[Tensor, Tensor | None]
 
 FORMULAS: dict[str, Formula] = {}

@@ -122,7 +122,7 @@ def float64_of(value: Tensor | float, like: Tensor) -> Tensor:
 def device_table(kind: str, count: int, device: torch.device) -> Tensor:
     """The float64 table `kind` for `count` nodes; a constant in torch.export, a graph input in torch.compile."""
     if is_exporting():
-        # An exported program holds the numbers as a constant; while exporting, the cache would store a fake tensor.
+        # Make a constant of the exported program: while exporting, the cache would store a fake tensor.
         return torch.tensor(_numbers(kind, count), dtype=torch.float64, device=device)
     if is_compiling():
         traced: Tensor = getattr(_Traced, _name_for_tracers(kind, count, device))

@@ -140,7 +140,7 @@ def plane_view(density: Distribution) -> tuple[tuple[float, float], tuple[float,
     ellipses = [ellipse for own in mass_ellipses(density) or () for ellipse in own]
     if ellipses:
         middle, reach = torch.tensor([[e.centre, e.reach] for e in ellipses], dtype=torch.float64).unbind(1)
-        # An unbounded density extends beyond the ellipse that holds 0.9 of the mass.
+        # Take a wide margin for an unbounded density: it extends beyond the ellipse that holds 0.9 of its mass.
         margin = 0.1 if all(e.share in BOUNDED_SHARES for e in ellipses) else 0.4
     else:
         middle, reach = (part.double().cpu().reshape(-1, 2) for part in (density.mean, 3 * density.variance.sqrt()))

@@ -109,8 +109,8 @@ class Entmax15(_Map, function=entmax15, dim=-1, k=None):
     """:func:`entmax15` as a module."""
 
 
-# Some code calls autograd functions of the `entmax` package, as `SparsemaxFunction.apply(X, dim, k)`. The default `dim`
-# of its `Entmax15Function` is 0, although the default of `entmax15` is −1.
+# Stand-ins for autograd functions of `entmax`, which some code calls as `SparsemaxFunction.apply(X, dim, k)`. There the
+# default `dim` of `Entmax15Function` is 0, although that of `entmax15` is −1.
 SparsemaxFunction = SimpleNamespace(apply=sparsemax)
 Entmax15Function = SimpleNamespace(apply=lambda X, dim=0, k=None: entmax15(X, dim, k))
 

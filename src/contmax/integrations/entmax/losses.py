@@ -214,7 +214,7 @@ class NormmaxBisectLoss(EntmaxBisectLoss, alpha=2, n_iter=50):
         return _normmax_losses(X, target, self.alpha, self.ignore_index)
 
 
-# Some code calls autograd functions of the `entmax` package, as `SparsemaxLossFunction.apply(X, target, k)`.
+# Stand-ins for autograd functions of `entmax`, which some code calls as `SparsemaxLossFunction.apply(X, target, k)`.
 SparsemaxLossFunction = SimpleNamespace(apply=sparsemax_loss)
 SparsemaxBisectLossFunction = SimpleNamespace(apply=sparsemax_bisect_loss)
 Entmax15LossFunction = SimpleNamespace(apply=entmax15_loss)

@@ -194,7 +194,7 @@ class BudgetBisect(_Map, function=budget_bisect, budget=2, dim=-1, n_iter=50):
     """:func:`budget_bisect` as a module; a Parameter `budget` is registered and learned."""
 
 
-# Some code calls autograd functions of the `entmax` package, as `EntmaxBisectFunction.apply(X, alpha, dim)`.
+# Stand-ins for autograd functions of `entmax`, which some code calls as `EntmaxBisectFunction.apply(X, alpha, dim)`.
 EntmaxBisectFunction = SimpleNamespace(apply=entmax_bisect)
 SparsemaxBisectFunction = SimpleNamespace(apply=sparsemax_bisect)
 NormmaxBisectFunction = SimpleNamespace(apply=normmax_bisect)
