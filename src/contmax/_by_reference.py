@@ -27,7 +27,7 @@ def needs_reference(cotangent: Tensor) -> bool:
 def refused_by_kernels(*cotangents: Tensor | None) -> bool:
     """`needs_reference` for a kernel without a rule for vmap: it also refuses cotangents that a transform wraps.
 
-    ``torch.vmap(lambda v: torch.autograd.grad(y, x, v))`` passes a wrapped cotangent.
+    A wrapped cotangent is passed, for example, by ``torch.vmap(lambda v: torch.autograd.grad(y, x, v))``.
     """
     return not torch.compiler.is_compiling() and (
         may_be_differentiated() or any(c is not None and is_transformed(c) for c in cotangents)
@@ -56,7 +56,7 @@ def gradients_by_reference(
             wanted = [x.view_as(x) for x in wanted]
             gradients = iter(torch.autograd.grad(of_wanted(*wanted), wanted, cotangent, create_graph=create_graph))
     else:
-        # Unlike torch.autograd.grad, vjp also works inside transforms of torch.func.
+        # Use vjp, which, unlike torch.autograd.grad, also works inside transforms of torch.func.
         gradients = iter(torch.func.vjp(of_wanted, *wanted)[1](cotangent))
     return [next(gradients) if need and x is not None else None for x, need in zip(inputs, needed, strict=True)]
 

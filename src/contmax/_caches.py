@@ -71,7 +71,7 @@ class Shared(Generic[_Content]):
     def __init__(self, content: _Content, tensors: Sequence[Tensor]) -> None:
         self._content, self._tensors = content, tensors
         device = tensors[0].device
-        # Only CUDA devices have streams that run at the same time.
+        # Track streams on CUDA devices only: no others have streams that run at the same time.
         self._device = device.index if device.type == "cuda" else None
         if self._device is not None:
             stream = torch.cuda.current_stream(device)
@@ -100,7 +100,7 @@ class Shared(Generic[_Content]):
             stream = torch.cuda.current_stream()
         stream.wait_event(self._made)
         for tensor in self._tensors:
-            # The memory of an evicted tensor must not be reused before this stream has read it.
+            # Record the stream: the memory of an evicted tensor must not be reused before this stream has read it.
             tensor.record_stream(stream)
         self._streams.add(stream.cuda_stream)
 

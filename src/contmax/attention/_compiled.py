@@ -39,7 +39,7 @@ def backend_of_attention(inputs: Inputs, dropout_p: float) -> Backend:
     is_traced = torch.compiler.is_compiling()
     if not is_traced and not inputs.hold_numbers:
         return Backend.TORCH
-    # numba's kernels get half precision widened to float32.
+    # On a CPU choose as for float32: numba's kernels get half precision widened.
     is_wide = is_traced or not query.is_cpu
     backend = backend_of(query if is_wide else query.new_empty(0, dtype=wide_dtype(query.dtype)))
     if backend is Backend.TRITON:

@@ -125,7 +125,7 @@ def _softmax_attention(inputs: Inputs, dropout_p: float) -> Tensor:
 
 
 def _aligned(x: Tensor) -> Tensor:
-    """x, copied if its address is not a multiple of 16 bytes, with which torch's kernels with masks fail."""
+    """x, copied if its address is not a multiple of 16 bytes: torch's kernels with masks would fail."""
     if x.is_cuda and not torch.compiler.is_compiling() and x.data_ptr() % 16 != 0:
         return x.clone()
     return x

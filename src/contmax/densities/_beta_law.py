@@ -163,7 +163,7 @@ def _moving(radius: Tensor, gap: Tensor, dim: int) -> Tensor:
 def _ball(dim: int, k: float, shape: torch.Size, like: Tensor) -> Tensor:
     """Points of the unit ball with density ∝ (1−‖u‖²)^k."""
     if dim == 2:
-        # The distribution function of ‖u‖² is 1 − (1−x)^{k+1}; the angle is uniform.
+        # Invert the distribution function of ‖u‖², 1 − (1−x)^{k+1}; the angle is uniform.
         square = -torch.expm1(torch.log1p(-_uniform(shape, like)) / (k + 1))
         angle = (2 * math.pi) * _uniform(shape, like)
         radius = _inside(like) * square.sqrt()

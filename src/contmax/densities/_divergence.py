@@ -110,7 +110,7 @@ def _leaves(p: Any, q: Any, slack: float) -> bool:
     shape = torch.broadcast_shapes(p.batch_shape, q.batch_shape)
     axes = torch.linalg.solve_triangular(outer.factor, inner.factor.expand(*shape, -1, -1), upper=False)
     centre = torch.linalg.solve_triangular(outer.factor, (inner.center - outer.center).unsqueeze(-1), upper=False)
-    # Monotone ascents of ‖axes·u + centre‖ start at the right singular vectors, with the sign of the larger norm.
+    # Ascend ‖axes·u + centre‖ monotonically from the right singular vectors, with the sign of the larger norm.
     u = torch.linalg.svd(axes).Vh.mT
     u = u * torch.where((axes @ u * centre).sum(-2, keepdim=True) < 0, -1.0, 1.0)
     for _ in range(_ASCENT_STEPS):

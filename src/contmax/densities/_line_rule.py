@@ -198,7 +198,7 @@ class LineRule:
             bends = torch.minimum(torch.maximum(_aligned(bends, shape), self._low), self._high)
             farthest = [bends.detach().amin(0), bends.detach().amax(0)]
             way = [self._on_the_way(at[0], middle, bend) for bend in (farthest if len(bends) > 1 else farthest[:1])]
-            # The stable sort puts a bend before an equal breakpoint: the empty piece between them begins at the bend.
+            # Sort stably, with bends before equal breakpoints: the empty piece between them then begins at the bend.
             at = torch.cat([bends, at, *way]).sort(dim=0, stable=True).values
         self._count = count or max(_NODES // (len(density.cuts) + 1), _NODES_IN_PIECE)
         self._has_tails = not density.bounded

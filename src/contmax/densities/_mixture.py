@@ -73,7 +73,7 @@ class WeightedSum(Density):
             shape = torch.Size(sample_shape)
             draws = self._draws_of_parts(shape)
             if 0 in (*shape, *self.batch_shape):
-                # Categorical.sample fails for an empty result.
+                # Return an empty result here: Categorical.sample would fail.
                 return draws.new_empty(shape + self.batch_shape + self.event_shape)
             index = Categorical(self._weights(), validate_args=False).sample(shape)
             return _picked(draws, index, len(self.event_shape))

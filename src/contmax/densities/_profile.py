@@ -38,7 +38,7 @@ class Profile:
         self.alpha = alpha
         self.dim = dim
         self.half = dim / 2
-        # torch.compile does not trace through an lru_cache.
+        # Skip the lru_cache in a trace: torch.compile does not trace through it.
         coefficients = _coefficients if torch.compiler.is_compiling() else _known_coefficients
         self._numbers = None if isinstance(alpha, Tensor) else coefficients(alpha - 1.0, dim)
 

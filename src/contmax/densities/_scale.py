@@ -51,7 +51,7 @@ class Scale:
                 solved.append(rest / self._factor[..., i, i])
                 total = total + solved[-1].square()
             return total
-        # Points that share an L become columns of one right-hand side, so that L is not copied for each point.
+        # Make points that share an L columns of one right-hand side, so that L is not copied for each point.
         batch = torch.broadcast_shapes(offset.shape[:-1], self.batch_shape)
         ndim = len(batch) - len(self.batch_shape)
         columns = offset.expand(*batch, self.dim).flatten(0, ndim - 1) if ndim else offset.expand(1, *batch, self.dim)

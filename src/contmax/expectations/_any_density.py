@@ -164,7 +164,7 @@ def by_box(density: Distribution, basis: Basis) -> Tensor:
         low, high = mean - spread, mean + spread
     low, high = within_support(density, low, high)
     nodes, weights = (x.to(dtype) for x in unit_gauss_legendre(_PER_AXIS[dim] // 2, low.device))
-    # Each axis has two parts that meet at the mean, where densities such as Laplace's have a kink.
+    # Divide each axis into two parts at the mean, where densities such as Laplace's have a kink.
     ends = torch.stack([low, mean.maximum(low).minimum(high), high], -1)
     lengths = ends.diff(dim=-1).unsqueeze(-1)
     places, shares = (ends[..., :2, None] + lengths * nodes).flatten(-2), (lengths * weights).flatten(-2)

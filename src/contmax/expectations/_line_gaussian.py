@@ -63,7 +63,7 @@ def line_order(alpha: float) -> float | None:
     """k = 1/(α−1) if windows resolve this α, ∞ for the Gaussian; None if the rule is the mean over scales."""
     if alpha == 1:
         return math.inf
-    # 1/(α−1) is rounded, because floats near 4/3 stand for k = 3.
+    # Round 1/(α−1), because floats near 4/3 stand for k = 3.
     k = round(1 / (alpha - 1), 12)
     return k if k in _WINDOWED else None
 

@@ -57,7 +57,7 @@ def tempered(scores: Tensor, temperature: float | Tensor, dim: int) -> Tensor:
         raise ValueError(
             f"temperature must be positive; got {_described(temperature)}. Pass 1.0 to leave scores as they are."
         )
-    # Scores less their maximum overflow only to −inf, and a temperature of at least `smallest` has a finite inverse.
+    # Raise the temperature to `smallest`, which has a finite inverse; scores less their maximum overflow only to −inf.
     smallest = torch.finfo(scores.dtype).tiny
     temperature = temperature.clamp(min=smallest) if isinstance(temperature, Tensor) else max(temperature, smallest)
     return below_maximum(scores, dim) / temperature

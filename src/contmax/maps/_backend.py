@@ -189,7 +189,7 @@ def _gain(p: Tensor, shifted: Tensor, top: Tensor, alpha: float | Tensor) -> Ten
     inside = p > 0
     surprise = log_beta(torch.where(inside, p, 1), 2 - alpha)
     gain = torch.where(inside, p * (torch.where(inside, shifted, 0) - surprise / alpha), 0).sum(-1, keepdim=True)
-    # top − top is NaN where the maximum is NaN or +inf, and makes the gain NaN.
+    # Adding top − top makes the gain NaN where the maximum is NaN or +inf.
     return torch.where(top == -torch.inf, -torch.inf, gain.double() + (top - top))
 
 

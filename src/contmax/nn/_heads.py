@@ -142,7 +142,7 @@ class PooledHead(Head):
         tril = _lower_triangular(half_width, spread[..., self.dim :])
         with without_autocast(tril):
             support = tril @ tril.mT
-        # The added share keeps a very thin ellipsoid positive definite in spite of rounding.
+        # Add a share of the diagonal: in spite of rounding, a very thin ellipsoid is then positive definite.
         support = support + _LEAST_SHARE * torch.diag_embed(support.diagonal(dim1=-2, dim2=-1))
         return density_of_moments(loc, support / (self.dim + 4), alpha, self.dim)
 

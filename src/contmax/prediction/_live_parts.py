@@ -207,7 +207,7 @@ def _series_root(value_and_slope: Tensor, threshold: Tensor, inside: Tensor, out
     order = torch.arange(value_and_slope.shape[-1], dtype=inside.dtype, device=inside.device)
 
     def residual(x: Tensor) -> tuple[Tensor, Tensor]:
-        # Evaluating a Chebyshev series by cosines and one matrix product is faster than a recurrence.
+        # Evaluate the Chebyshev series by cosines and one matrix product, which is faster than a recurrence.
         value, slope = ((x.acos()[..., None] * order).cos() @ value_and_slope.mT).unbind(-1)
         return threshold - value, -slope
 
@@ -273,7 +273,7 @@ def locate_quantile(parts: Parts, probability: Float[Tensor, "..."]) -> tuple[Te
     target = probability.detach() * masses.flatten(-2).sum(-1)
     piece = bucket(masses.sum(-1), target)
     share = _share_of_piece(take(masses, piece, rows), target - take(mass_before(parts).detach(), piece, rows))
-    # Rounding must not keep the quantiles of 0 and 1 from the ends of the support, where the density vanishes.
+    # Set the shares of 0 and 1 exactly: their quantiles are ends of the support, where the density vanishes.
     share = torch.where(probability <= 0, 0, torch.where(probability >= 1, 1, share))
     start, stop = (take(end.detach().flatten(-2), piece, rows) for end in (parts.start, parts.stop))
     return piece // 2, start + (stop - start) * grading(share)

@@ -154,7 +154,7 @@ def draw_curve(ax: Any, member: LineMember, low: float, high: float, color: Any,
     places = (t * scale).numpy()
     ax.plot(places, heights.numpy(), color=color)
     area = ax.fill_between(places, heights.numpy(), color=color, alpha=0.2, linewidth=0)
-    # A sticky edge removes the margin below zero; set_ylim would also fix the limit for later curves and shared Axes.
+    # Remove the margin below zero by a sticky edge: set_ylim would also fix the limit for later curves and shared Axes.
     area.sticky_edges.y.append(0)
     for start, end in member.stretches():
         if max(start, low) < min(end, high):

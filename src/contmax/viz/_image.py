@@ -110,7 +110,7 @@ def plot_image_attention(
         drawn.imshow(pixels.numpy(), extent=(0, 1, 1, 0), alpha=image_alpha, **grey)
     if cells is not None:
         squares = torch.tensor(require_matplotlib("matplotlib.colors").to_rgba(color)).repeat(*cells.shape, 1)
-        # The square root makes small weights visible beside large weights.
+        # Take the square root, which makes small weights visible beside large weights.
         squares[..., 3] = weight_alpha * scaled(cells.flatten()).sqrt().reshape(cells.shape)
         drawn.imshow(squares.numpy(), extent=(0, 1, 1, 0), aspect=drawn.get_aspect())
     for ellipse in (ellipse for member in ellipses or () for ellipse in member):

@@ -97,7 +97,7 @@ class HtmlPage:
         return written
 
     def _repr_html_(self) -> str:
-        # A frame separates the styles and keys of the page from those of the notebook.
+        # Use a frame, which separates the styles and keys of the page from those of the notebook.
         return (
             f'<iframe title="attention" sandbox="allow-scripts" style="width:100%;height:{self._height}px;border:0" '
             f'srcdoc="{html.escape(self.html, quote=True)}"></iframe>'

@@ -115,7 +115,7 @@ def plot_text_attention(
         else:
             drawn.stairs(shares.tolist(), range(count + 1), fill=True, color=colors[0])
     if member is not None:
-        # Weights and density need separate scales: a density spreads over many tokens, weights over few.
+        # Give weights and density separate scales: a density spreads over many tokens, weights over few.
         curve = drawn if shares is None else drawn.twinx()
         draw_curve(curve, member, 0.0, 1.0, colors[1], scale=count)
         curve.set_ylim(bottom=0)

@@ -120,7 +120,7 @@ def _sparsemax_threshold_and_support(
 ) -> tuple[Float[Tensor, "..."], Int[Tensor, "..."]]:
     """τ with p = [X − τ]_+, and the size of the support; both have size 1 along `dim`."""
     p = maps.sparsemax(X, dim)
-    # τ = x_max − p_max loses no digits to cancellation.
+    # Compute τ = x_max − p_max, which loses no digits to cancellation.
     return X.amax(dim, keepdim=True) - p.amax(dim, keepdim=True), (p > 0).sum(dim, keepdim=True)
 
 

@@ -61,7 +61,7 @@ def line_loss(prediction: Density, target: Distribution) -> Float[Tensor, "*batc
     # A score of −∞ makes the loss infinite, unless the density there is negligible.
     overflown = (alive & ~counts & (rule.shares > 0) & (log_p > -_LOG_SCORE_MAX)) | (rate == math.inf)
     rate = torch.where(rate == math.inf, 0.0, rate)
-    # ∫p^α diverges if p grows like x⁻ˢ at an end of its support with s ≥ 1/α.
+    # The loss is infinite if ∫p^α diverges: if p grows like x⁻ˢ at an end of its support with s ≥ 1/α.
     unbounded = log_p.amax(0) > HEIGHT_SLACK if is_infinite(order) else rule.growth(target) * alpha > 1 - _GROWTH_SLACK
     infinite = overflown.any(0) | rule.diverges(density * value) | unbounded
     # The rule does not resolve a density near its pole, where the loss is infinite anyway: skip the check.
