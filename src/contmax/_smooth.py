@@ -88,7 +88,7 @@ def expm1_over(y: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
         value = torch.where(y == 0, 1.0, torch.expm1(y) / y)
         return torch.where(y > exponent_range(y.dtype)[1], math.inf, value).to(dtype)
     near, far, over = split_exp(y)
-    # Use exp − 1: for |y| ≥ 2 nothing cancels in it, but in torch's derivative of expm1, expm1(y) + 1, for y < 0.
+    # Use exp − 1, in which nothing cancels for |y| ≥ 2: torch's derivative of expm1, expm1(y) + 1, cancels for y < 0.
     value = torch.where(near, expm1_over_series(torch.where(near, y, 0.0)), (torch.exp(far) - 1) / far)
     return in_dtype(torch.where(over, math.inf, value), dtype)
 

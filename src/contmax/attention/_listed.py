@@ -96,7 +96,7 @@ def _gradients_by_lists(
 def _gradients_by_matrices(
     block: Inputs, g: Tensor, sums: tuple[Tensor, Tensor], needs_alpha: bool
 ) -> tuple[Tensor, Tensor]:
-    """`_gradients_by_lists` for a block without lists: by autograd of the reference."""
+    """The results of `_gradients_by_lists` for a block without lists, by autograd of the reference."""
     live = [x.detach().requires_grad_() for x in block[:3]]
     index = block.alpha
     if isinstance(index, Tensor) and needs_alpha:

@@ -70,7 +70,7 @@ def landmarks_of(density: Distribution) -> Landmarks:
         return cast(Landmarks, source.landmarks())
     if getattr(source, "component_distribution", None) is not None:
         return union(landmarks_of(source.component_distribution))
-    # Torch's other transformed distributions have a uniform base on (0, 1), which does not show where mass lies.
+    # Only these two show where mass lies: torch's other transformed distributions have a uniform base on (0, 1).
     if type(density) in (TransformedDistribution, LogNormal):
         return _transformed_landmarks(source)
     return general_landmarks(density)

@@ -194,7 +194,7 @@ class Profile:
         return 0.5 * (log_ratio - self.log_rho(half_log_det)) / weight
 
     def unit_sq_of(self, given: str, like: Tensor) -> Scalar:
-        """r = 1 + ε(s+1), where ρΣ = r·covariance; for ``given`` = "support" r = ε/2, where ρΣ = r·R²Σ (α > 1)."""
+        """The r with ρΣ = r·Cov, r = 1 + ε(s+1); for ``given`` = "support" the r with ρΣ = r·R²Σ, r = ε/2 (α > 1)."""
         return _in_dtype(0.5 * self._gap if given == "support" else self._margin(), like)
 
 

@@ -132,7 +132,8 @@ class MatrixForm(NamedTuple):
     def slopes(self, s: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """s f′, −s² f″ and s³ f‴ of f(s) = ½N ln s − ln N(μ; μ_j, Σ_j + V/s).
 
-        With p = s/(s+λ) they are ½ Σ (p + y²p(1−p)), ½ Σ (p² + 2y²p²(1−p)) and Σ (p³ + 3y²p³(1−p)).
+        With p = s/(s+λ) for each eigenvalue λ of M, they are ½ Σ (p + y²p(1−p)), ½ Σ (p² + 2y²p²(1−p)) and
+        Σ (p³ + 3y²p³(1−p)).
         """
         p, *moments = self._moments(s)
         squared = p @ p

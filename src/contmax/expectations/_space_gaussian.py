@@ -91,7 +91,7 @@ def _reference(
 def _reference_of_order(
     loc: Tensor, tril: Tensor, index: None, centre: Tensor, basis_tril: Tensor, number: float
 ) -> Tensor:
-    """r on the plane with k = `number`."""
+    """`_reference` on the plane for α = 1 + 1/k, k = `number`: the reference of Triton's kernels for PLANE."""
     return _reference(loc, tril, index, centre, basis_tril, 1 + 1 / number, diagonal=False)
 
 

@@ -124,7 +124,7 @@ def _weighted_class_losses(
     alpha, mask, smoothing, dim = options
     shape = z.shape[: dim % z.dim()] + z.shape[dim % z.dim() + 1 :]
     if target.shape != shape:
-        # Language models put the classes last, torch's losses second: suggest dim=-1.
+        # Suggest dim=-1 if the classes seem to stand last, as in language models; torch's losses have them second.
         last = f"dim=-1 if the classes stand last, as in {tuple(z.shape)}, or " if target.shape == z.shape[:-1] else ""
         raise ValueError(
             f"class ids of shape {tuple(target.shape)} do not fit scores of shape {tuple(z.shape)} with classes along "

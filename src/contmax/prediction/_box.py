@@ -110,7 +110,7 @@ class BoxCheck:
         return exact, ((points.double() - low) / (high - low)).clamp(0, 1)
 
     def _beside(self, values: Float[Tensor, "*batch n"], points: Float[Tensor, "n *batch N"]) -> HeldOut:
-        """Scores `values` read at `points` of [0, 1]ᴺ, paired with the interpolant; rounding errors are subtracted."""
+        """Pairs scores `values`, read at `points` of [0, 1]ᴺ, with the interpolant there; ignores rounding errors."""
         score, alive = self.interpolant.score(points)
         slopes = self.interpolant.slopes(points).movedim(0, -1)
         reach = torch.maximum(self.domain.low.abs(), self.domain.high.abs()) / (self.domain.high - self.domain.low)

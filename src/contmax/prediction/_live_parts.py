@@ -194,7 +194,7 @@ def _roots(
     inside: Float[Tensor, "... p"],
     outside: Float[Tensor, "... p"],
 ) -> Float[Tensor, "... p"]:
-    """Threshold crossings between `inside` and `outside` for the few pieces with `where`; else `inside`."""
+    """Threshold crossings between `inside` and `outside` if `where`, else `inside`; a CPU solves for the first only."""
     if not is_eager_cpu(value_and_slope):
         return torch.where(where, _series_root(value_and_slope, threshold, inside, outside), inside)
     each = value_and_slope[..., None, :, :].expand(*where.shape, *value_and_slope.shape[-2:])[where]
@@ -280,7 +280,7 @@ def locate_quantile(parts: Parts, probability: Float[Tensor, "..."]) -> tuple[Te
 
 
 def _share_of_piece(masses: Float[Tensor, "... n"], target: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-    """u in [0, 1] for which the mass of a piece below the graded coordinate grading(u) is `target`."""
+    """The u in [0, 1] such that the share of a piece from 0 to grading(u) has the mass `target`."""
     nodes, weights = gauss_legendre(masses.shape[-1], masses.device)
     slope = legendre_coefficients(masses / weights)
     value = legendre_antiderivative(slope)

@@ -275,7 +275,7 @@ def _too_coarse(view: View, noise: Noise, chosen: Bool[Tensor, "C"]) -> Bool[Ten
     folded = (lines.turns > 1) & (variation > floor) & (variation * escort > allowed)
     by_rules = [live_parts(lines, normalizer, alpha, nodes).mass for nodes in (PART_NODES, 2 * PART_NODES)]
     few, many = (mass.flatten(-2).sum(-1) for mass in by_rules)
-    # Nodes that miss a peak may give infinite masses and a NaN difference, for which the negated comparison is True.
+    # Negate the comparison, so that NaN counts as peaked: nodes that miss a peak may give infinite masses.
     peaked = ~((few - many).abs() <= allowed)
     edge = known.any(-1) & (length > noise.scores * reach)
     split = torch.where(alive, may_live & (rough | torn | folded) | peaked, edge)

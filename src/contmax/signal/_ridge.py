@@ -253,11 +253,11 @@ def _are_real(device: torch.device, mask: Tensor | None, constants: _Constants) 
 
 
 class LengthTable(NamedTuple):
-    r"""The weights G_n, (n, K), of n observations at (rank + ½)/n, for n = 1…L, stacked.
+    r"""The weights G_n, (n, K), for n observations at the default positions, stacked for n = 1…L.
 
-    Row 0 is zero, for masked observations; G_n begins at row 1 + n(n−1)/2 for every L, so that the table can grow. On
-    the CPU only G_n for the n of earlier masks are computed. Elsewhere reading n from a mask would wait for the device,
-    so G_n is computed for all n up to the length of the mask.
+    Row 0 is zero, for masked observations. G_n begins at row 1 + n(n−1)/2 whatever L is, so that the table can grow. On
+    the CPU the table holds only G_n for the n of masks so far. Elsewhere reading n from a mask would wait for the
+    device, so the table holds G_n for all n up to the length of the masks.
 
     Args:
         rows: the stacked weights, (rows, K), computed in float64.
