@@ -2,7 +2,8 @@
 
 `KeyPages` give an upper bound of the scores in each page. First the pages with the largest bounds are read. The
 threshold τ of their scores is a lower bound of the row's threshold, so keys in pages with a bound of at most τ have
-weight 0. Then all pages with larger bounds are read. A page without a key that a query may attend has the bound −∞.
+weight 0. Then, without a budget, all pages with larger bounds are read. A page has the bound −∞ if no query may attend
+its keys.
 """
 
 from collections.abc import Callable
