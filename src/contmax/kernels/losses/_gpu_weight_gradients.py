@@ -21,13 +21,13 @@ from contmax.kernels.losses._operators import LinearLoss, Supports
 from contmax.kernels.rows._gpu_row_loss import probabilities
 from contmax.kernels.rows._gpu_rows import saturated
 
-# Classes and channels of a program of `_sum_rows`, and its pipeline stages, of which there are many because loads of
-# hidden vectors wait for loads of their indices.
+# Classes and channels of a program of `_sum_rows`, and its pipeline stages. It has many stages, because loads of hidden
+# vectors wait for loads of their indices.
 _CLASSES, _CHANNELS, _STAGES = 128, 128, 6
 # The number of blocks of classes. Residuals of long tokens are in memory for one block at a time.
 _BLOCKS_OF_CLASSES = 32
-# Tokens and classes of a tile of residuals; and the number of tiles, along the tokens, that read a row of the weight
-# while it is in the cache.
+# Tokens and classes of a tile of residuals; and the number of tiles along the tokens that read a row of the weight in
+# turn, while it is in the cache.
 _TILE_TOKENS, _TILE_CLASSES, _TILES_IN_GROUP = 128, 128, 16
 # The number of hidden vectors that are converted to float32 at a time.
 _WIDE_TOKENS = 1024
@@ -69,7 +69,7 @@ def _write_sums(
     order, total = torch.argsort((~is_long).byte(), stable=True), is_long.sum(0, keepdim=True, dtype=torch.int32)
     pairs = _sorted_pairs(loss, supports, g)
     width = blocks_of(blocks_of(classes, _BLOCKS_OF_CLASSES), _CLASSES) * _CLASSES
-    # Row i has the residuals of the i-th long token; rows behind the last long token are not written.
+    # Row i has the residuals of the i-th long token; rows after the last long token are not written.
     residual, tokens = hidden.new_empty(len(hidden), width), blocks_of(len(hidden), _TILE_TOKENS)
     sizes, is_wide = {"CLASSES": _CLASSES, "CHANNELS": _CHANNELS}, hidden.dtype == torch.float32
     tiles = {"K": order_of(loss.alpha), "HAS_BIAS": loss.bias is not None, "ROWS": _TILE_TOKENS}
@@ -195,7 +195,7 @@ def _sum_rows(
         i = start + tl.arange(0, ROWS)
         token = tl.load(ORDER + i, mask=i < long, other=0)
         here = i.to(tl.int64)[:, None] * width + columns[None, :]
-        # Columns behind the last class hold garbage, and their sums are not stored.
+        # Columns after the last class hold arbitrary numbers, and their sums are not stored.
         b = tl.load(RESIDUAL + here, mask=(i < long)[:, None], other=0.0)
         wanted = (i < long)[:, None] & inside[None, :]
         h = tl.load(HIDDEN + token[:, None] * h_stride + d[None, :], mask=wanted, other=0.0)
@@ -237,7 +237,7 @@ def _make_residuals(
     DEPTH: tl.constexpr,
 ):  # fmt: skip
     """Store a tile of the residuals g (p̂ − (1−s) e_y) of long tokens, from recomputed logits."""
-    # Programs pass through a group, GROUP tiles high, column by column, so that rows of W stay in the cache.
+    # Programs traverse groups of tiles, GROUP tiles high, column by column, so that rows of W stay in the cache.
     across = GROUP * tl.cdiv(end - begin, CLASSES)
     group, place = tl.program_id(0) // across, tl.program_id(0) % across
     height = tl.minimum(tl.cdiv(tokens, ROWS) - group * GROUP, GROUP)

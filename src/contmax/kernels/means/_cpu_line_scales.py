@@ -3,8 +3,8 @@
 All arithmetic is in float64, because near α = 1 the phase is ν times a small number. The law needs the variance of a
 β-Gaussian, η = 1/ν and a normaliser, with their derivatives; `contmax.densities._profile`,
 `contmax.numerics._radial` and `contmax.expectations._scale_mean` have the formulas. Numbers of a density are
-computed once for its row. Functions that underflow on its support are skipped; the others fill the blocks of
-`_cpu_scale_path`, where the line is a plane with c = g = 0.
+computed once for its row. Functions that underflow on the whole support of a density are skipped; the others fill the
+blocks of `_cpu_scale_path`, where the line is a plane with c = g = 0.
 """
 
 import math
@@ -17,7 +17,7 @@ from contmax.kernels.means import _cpu_scale_path as path
 
 # Variances are clamped to this range, where inverses, and products with widths, are finite.
 _SMALLEST_VARIANCE, _LARGEST_VARIANCE = 1e-290, 1e290
-# Distances are clamped to this number of standard deviations, where r is 0.
+# Distances are clamped to _FARTHEST standard deviations, where r is 0.
 _FARTHEST = 1e12
 # σ_j²/(V + σ_j²) is at least this: functions below 1e-12 of the density's width would lose all digits at its edge.
 _LEAST = 1e-24

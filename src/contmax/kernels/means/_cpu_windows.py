@@ -1,7 +1,8 @@
 """r = E_p[ψ] of β-Gaussians against Gaussian bases on the line: windows, nodes and sums, density after density.
 
-`contmax.expectations._line_gaussian` has the rule and its symbols. A window is placed once for a pair, and vector
-instructions add a node to all pairs of a density at once. Pairs whose integrand underflows everywhere are skipped.
+`contmax.expectations._line_gaussian` has the rule and its symbols. Each pair of a density and a function has a window,
+placed once; vector instructions then add a node to the sums of all pairs of a density at once. Pairs whose integrand
+underflows everywhere are skipped.
 """
 
 import numpy as np
