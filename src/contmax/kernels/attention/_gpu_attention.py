@@ -97,7 +97,7 @@ def attend_backward(
         )  # fmt: skip
         del ranks, slopes
         dense_key, dense_value = (torch.empty(x.shape, **real) for x in (d_key, d_value))
-    # `dense_keys` finishes blocks of keys that no list contains; to its part of other blocks, `of_keys` adds the lists.
+    # `dense_keys` finishes blocks of keys that are in no list. Of others it writes a part; `of_keys` adds the lists.
     of_blocks = (offsets, dense_key, dense_value, d_key, d_value)
     along = torch.empty(lists.states.shape[:2], **real)
     tensors = (call.query, call.key, call.value, call.mask, call.bias, g, call.limits, call.alpha)

@@ -68,7 +68,7 @@ def _by_rows(x):
 
 @triton.jit
 def rounding_of_bound(normaliser, K: tl.constexpr):
-    """By how much rounding errors of weights can raise a lower bound of the normaliser, at most, (R,)."""
+    """The largest error, (R,), by which rounding of weights can raise a lower bound of the normaliser."""
     rounding: tl.constexpr = 1e-3 if K == ANY_POWER else 5e-5 if K == 0 else 1e-5
     return rounding * (1.0 + normaliser)
 
@@ -175,11 +175,12 @@ def place_of(maximum, WIDE: tl.constexpr):
 
 @triton.jit
 def distance_of(place):
-    """How many keys after the first of its tile the key at a place lies: tiles take two keys of every eight."""
+    """The distance of the key at a place from the first key of its tile, which has two of every eight keys."""
     return (place & -2) * 4 + (place & 1)
 
 
-# Triton must not specialise for aligned rows of maxima: threads would load neighbours, and exchange all to store lists.
+# Triton must not specialise `maxima_of_row` for alignment: each thread would load neighbouring maxima, and all maxima
+# would be exchanged to store lists.
 @triton.jit(do_not_specialize=(*ANY_SIZE, "maxima_of_row", "most"))
 def list_keys(
     LIMITS, A, MAXIMA, TILES, TILE_COUNTS, BITS, BOUNDS, KEYS, SCORES, COUNTS, STARTS, DENSE, ANY_DENSE,
@@ -219,7 +220,7 @@ def list_keys(
                 wanted = wanted & (tile >= (begins // WIDE * LANES)[None, :, None])
             at_maxima = MAXIMA + (head * (last - begin) + (rows - begin)) * maxima_of_row
             first = tl.load(at_maxima[None, :, None] + tile * 2, mask=wanted, other=NOTHING)
-            # For the bound merge only tiles far from each other: of mass that neighbours share, merging loses a part.
+            # For the bound merge only distant tiles: where neighbouring tiles share the mass, merging loses a part.
             largest = first
             if S >= 2 and T >= 2 * _FEWEST:
                 largest = _halved(largest)
@@ -306,8 +307,8 @@ def list_undecided(
 ):  # fmt: skip
     """Append the keys of undecided tiles to KEYS and SCORES, from TILES, TILE_COUNTS, BITS and BOUNDS of `list_keys`.
 
-    Each product has TOGETHER keys. BITS say which tiles are undecided; to compute it again might round otherwise, and
-    select a tile whose key is listed already. With EXACT all listed scores are computed again, in float32.
+    Each product has TOGETHER keys. BITS say which tiles are undecided: computed again, with other rounding, they might
+    include a tile whose key is listed already. With EXACT all listed scores are computed again, in float32.
     """
     head = tl.program_id(1).to(tl.int64)
     program = head * tl.num_programs(0) + tl.program_id(0)

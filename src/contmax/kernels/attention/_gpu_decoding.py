@@ -6,7 +6,7 @@ of a head), reads the tiles whose maximum may have mass, solves their candidates
 
 A row with too many candidates is *dense*: its program estimates A from a sample of its scores, and solves it by passes
 over all of them. Then `average_values` sums the values of spans of keys by products; the last program to finish adds
-up the spans. Without dense rows it returns at once.
+up the spans. Without dense rows `average_values` returns at once.
 """
 
 from typing import Any, NamedTuple
@@ -216,7 +216,7 @@ def _list_candidates(
     SCORES, TILES, memory, is_live, tile, maximum, below, COLUMNS: tl.constexpr, CANDIDATES: tl.constexpr,
     TOGETHER: tl.constexpr,
 ):  # fmt: skip
-    """List the keys whose scores, less the maximum, exceed `below`, and these differences; returns the number of keys.
+    """List the keys whose scores, less the maximum, exceed `below`, with these differences; returns their number.
 
     `memory` are pointers to both lists, which are incomplete if the number exceeds CANDIDATES. Only `is_live` tiles
     are read.
@@ -298,7 +298,7 @@ def solve_rows(
     """Write OUT (B·H·Q, C) of rows that are not dense, and STATES (B·H·Q, 2): maximum and t of dense rows, else t = 0.
 
     A row has up to WIDE tiles. TILES, KEYS and LISTED (B·H·Q, CANDIDATES) are scratch: tiles that may have mass,
-    candidate keys, and the candidates' scores less the maximum.
+    candidate keys, and the candidates' scores less the maximum. FINISHED is set to 0, for `average_values`.
     """
     ROUGH: tl.constexpr = V.dtype.element_ty != tl.float32  # four digits are enough in half precision
     row = tl.program_id(0).to(tl.int64)

@@ -53,7 +53,7 @@ def _width_of_tiles(kind: AttentionKind) -> int:
 
 @cached(LAUNCHES)
 def listing(kind: AttentionKind) -> Listing:
-    """The `Listing` of a kind, by blocks of queries whose tile maxima fit in `bytes_of_maxima`."""
+    """The `Listing` of a kind. Its blocks of queries have tile maxima that fit in `Tuning.bytes_of_maxima`."""
     tuning, queries = kind.tuning, kind.queries
     wide = _width_of_tiles(kind)
     # Round up, because `tile_maxima` writes whole blocks.

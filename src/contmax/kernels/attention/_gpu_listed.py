@@ -36,7 +36,7 @@ _RANKED = tl.constexpr(32)
 
 @triton.jit
 def _entries(KEYS, WEIGHTS, row, count, slot, CAPACITY: tl.constexpr):
-    """Entries `slot` (n,) of the lists of rows (R,): offsets, whether an entry exists, keys, weights, (R, n) each."""
+    """Load entries `slot` (n,) of the lists of rows (R,): offsets, whether each exists, keys, weights, (R, n) each."""
     exists = slot[None, :] < count[:, None]
     at = row[:, None] * CAPACITY + slot[None, :]
     key = tl.load(KEYS + at, mask=exists, other=0).to(tl.int64)
@@ -151,7 +151,7 @@ def listed_queries_backward(
 ):  # fmt: skip
     """Write DQ, and with NEEDS_ALPHA the gradient of α per row, DA. SLOPES, as large as all lists, is scratch.
 
-    Also writes each list entry at its position in the order of `listed_keys_backward`: to PLACES the number
+    The kernel also writes each list entry at its position in the order of `listed_keys_backward`: to PLACES the number
     row·KEY_BLOCK + key % KEY_BLOCK, rows being counted over all heads that share the keys; to PAIRS (…, 2) the gradient
     of its score, and its weight.
     """

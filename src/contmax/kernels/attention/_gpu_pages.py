@@ -1,7 +1,7 @@
 """Decoding that skips pages of keys: bounds of pages, the pages to read first, and scores of the pages that are read.
 
 `bound_pages` bounds the scores of each page by the box around its keys. `choose_pages` takes the pages with the largest
-bounds, and `score_pages` reads them. The tile maxima of these scores bound the row's threshold from below
+bounds, and `score_pages` reads them. The tile maxima of these scores give a lower bound of the row's threshold
 (`bound_thresholds`); then `score_pages` reads the other pages whose bounds are above it. Unread keys keep the score
 NOTHING, and `_gpu_decoding` goes on as if they were masked. Queries that share a head of keys share what is read.
 """
@@ -89,7 +89,7 @@ def bound_thresholds(
     A, MAXIMA, THRESHOLDS, tiles, queries, heads, fixed_epsilon,
     ORDER: tl.constexpr, PER_HEAD: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """Write THRESHOLDS (B·H·Q,), lower bounds of τ: keys up to it have no weight; −∞ if all keys must be read."""
+    """Write THRESHOLDS (B·H·Q,), lower bounds of τ: keys up to them have no weight; −∞ if all must be read."""
     row = tl.program_id(0).to(tl.int64)
     tile = tl.arange(0, WIDE)
     maxima = tl.load(MAXIMA + row * tiles + tile, mask=tile < tiles, other=NOTHING)[None, :]

@@ -237,7 +237,7 @@ def dense_rows(
     LIMITS, b, head, block, queries, keys, diagonal, extras, SHIFTS, is_shifted,
     CAUSAL: tl.constexpr, HAS_LENGTHS: tl.constexpr, HAS_SPANS: tl.constexpr, HAS_SHIFTS: tl.constexpr,
 ):  # fmt: skip
-    """The `Rows` of a block; `is_shifted`: whether a row may have a shift, which then applies to all its scores."""
+    """The `Rows` of a block; `is_shifted`: whether any row may have a shift; then shifts apply to all scores."""
     row = block * DENSE_ROWS
     index, first = row + tl.arange(0, DENSE_ROWS), head * queries + row
     inside = index < queries
@@ -312,7 +312,7 @@ def state_of_weights(maximum, t, epsilon, unit, K: tl.constexpr, ROUGH: tl.const
 
 @triton.jit
 def weights_of_scores(x, first, second, epsilon, unit, K: tl.constexpr, ROUGH: tl.constexpr):
-    """Weights, escorts and roots of scores x (without a line, weights twice); first, second: `state_of_weights`."""
+    """Weights, escorts, and roots (weights again if no line is used) of scores x; first, second: `state_of_weights`."""
     if ROUGH and K != ANY_POWER:
         return powers_of_line(x, first, second, epsilon, K)
     else:

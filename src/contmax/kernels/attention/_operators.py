@@ -52,7 +52,7 @@ def _empty_gradients(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> A
 def attention(
     query: Tensor, key: Tensor, value: Tensor, alpha: float | Tensor, options: AttentionOptions, needs_gradient: bool
 ) -> list[Tensor]:
-    """Of query (B, H, Q, d), key (B, G, L, d) and value (B, G, L, c): means (B, H, Q, c), then `AttentionLists`."""
+    """Means (B, H, Q, c), then `AttentionLists`; query is (B, H, Q, d), key (B, G, L, d) and value (B, G, L, c)."""
     from contmax.kernels.attention._gpu_attention import attend
 
     return attend(query, key, value, alpha, options, needs_gradient)
@@ -99,7 +99,7 @@ def _empty_decoded(
 def decoding_by_pages(
     query: Tensor, key: Tensor, value: Tensor, alpha: float | Tensor, options: AttentionOptions, boxes: Boxes
 ) -> list[Tensor]:
-    """`decoding` that reads only some pages of keys: means, then the bounds, chosen and thresholds of `Bounded`."""
+    """The means of `decoding`, reading only some pages of keys; then bounds, chosen and thresholds of `Bounded`."""
     from contmax.kernels.attention._gpu_attention import decode_by_pages
 
     return decode_by_pages(query, key, value, alpha, options, boxes)

@@ -187,7 +187,7 @@ def decoding_sizes(
 
 
 def most_keys_of_decoding(channels: int, item: int, page: int = _DECODED_TOGETHER) -> int:
-    """The most keys that decoding takes, for heads of `channels` channels of `item` bytes."""
+    """The most keys that decoding takes, by blocks of at most a `page`; heads have `channels` of `item` bytes each."""
     return _MOST_TILES // _TILES_OF_BLOCK * min(_decoded_together(width_of_block(channels), item), page)
 
 

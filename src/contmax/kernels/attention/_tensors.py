@@ -82,8 +82,8 @@ class Bounded(NamedTuple):
     Attributes:
         bounds: upper bounds of the scores in each page, (*batch, H, Q, pages), −∞ where no key may be attended.
         chosen: whether a page is read first, (*batch, H, Q, pages).
-        thresholds: lower bounds of τ from the scores in these pages: keys with scores up to it have no weight,
-            (*batch, H, Q, 1).
+        thresholds: lower bounds of the thresholds τ, (*batch, H, Q, 1), from the scores in these pages: keys with
+            scores up to them have no weight.
     """
 
     bounds: Tensor

@@ -160,7 +160,7 @@ def _kinds_and_addresses(tensors: Sequence[Tensor | None]) -> tuple[tuple[Any, .
 def known_of_number(n: float) -> Any:
     """A key of all properties of a number that Triton specialises kernels for.
 
-    For an integer: whether it is 1 or a multiple of 16, and its width in bits; else the type.
+    For an integer: whether it is 1, whether it is a multiple of 16, and its width in bits. For a float: its type.
     """
     if type(n) is not int:
         return type(n)

@@ -178,7 +178,7 @@ def backward_block(columns: int) -> Block:
 
 
 def _block(columns: int, scores: int, scores_of_a_warp: int) -> Block:
-    """Several short rows with `scores` scores in all, or one longer row; a warp has about `scores_of_a_warp` scores.
+    """A block of short rows with `scores` scores in all, or of one longer row; a warp has about `scores_of_a_warp`.
 
     The numbers that callers pass were measured on an H200.
     """

@@ -1,8 +1,9 @@
 """Σ_t g_t (p̂_t − q_t) h_tᵀ over tokens t: the gradient of a loss with respect to the weight of a linear layer.
 
-Most tokens have mass on a few classes, which are listed. The pairs (token, class) are sorted by class, so that pairs of
-neighbouring classes lie side by side: one program sums the hidden vectors h_t of the pairs of a block of classes in
-float32, by products with a matrix that has one entry per pair.
+g_t is the cotangent of a token's loss, q_t its target. Its prediction p̂_t mostly has mass on a few classes, which are
+listed. The pairs (token, class) are sorted by class, so that pairs of neighbouring classes lie side by side: a program
+sums the hidden vectors h_t of the pairs of a block of classes in float32, by products with a matrix that has one entry
+per pair.
 
 Tokens with more classes than a list holds are *long*. The host does not know which tokens are long, so the device sorts
 them to the front: programs without a long token end at once, the others recompute logits and multiply densely. The sums
@@ -40,7 +41,7 @@ def write_weight_gradients(
 ) -> None:
     """Write Σ_t g_t (p̂_t − q_t) h_tᵀ, (C, D), and Σ_t g_t (p̂_t − q_t), (C,), or empty without a bias.
 
-    Both are summed in float32. The statistics, (T, 4 or more), were computed without a mask, and α > 1.
+    Both are summed in float32. The statistics, (T, 4 or more), belong to unmasked logits, and α > 1.
     """
     hidden, weight, target = side_by_side(loss.hidden), side_by_side(loss.weight), loss.target.contiguous()
     loss, g = loss._replace(hidden=hidden, weight=weight, target=target), laid_out(g)
@@ -133,7 +134,7 @@ def _sorted_pairs(loss: LinearLoss, supports: Supports, g: Tensor) -> tuple[Tens
 
 @triton.jit
 def _name_pairs(PLACES, COUNTS, Y, G, KEYS, slots, n, CAPACITY: tl.constexpr, SLOTS: tl.constexpr):
-    """Store the classes of a token's pairs: KEYS is (T, CAPACITY) for lists, then (T,) for targets; n means no pair."""
+    """Store the classes of a token's pairs, n for no pair, in KEYS: (T, CAPACITY) for lists, then (T,) for targets."""
     r = tl.program_id(0).to(tl.int64)
     count = tl.load(COUNTS + r)
     counts = (count <= CAPACITY) & (tl.load(G + r) != 0.0)

@@ -28,7 +28,7 @@ _LEAST, _MOST = tl.constexpr(1e-7), tl.constexpr(1e6)
 _INVERSE_SQRT_2PI = tl.constexpr(0.3989422804014327)
 # Rules by ε: heavy tails below _TAILS, visible ends from _EDGES on, bells between.
 _TAILS, _EDGES = tl.constexpr(-0.02), tl.constexpr(0.25)
-# Most functions of a program (forward, backward), and functions of a thread; measured on an H200.
+# The most functions of a program (forward, backward), and the functions of a thread, measured on an H200.
 _COLUMNS, _BACKWARD_COLUMNS, _TOGETHER = 512, 128, 8
 # A program that computes gradients of functions takes one density, or up to 16 if there are more than _FEW.
 _FEW = 1024

@@ -1,8 +1,9 @@
 """The contexts of continuous attention with one density for each sequence, and their gradients.
 
-A density has few parameters, N of its location and N² of its scale, so the context changes along few directions. One
-pass over the values computes the context and these directions, its slopes. A gradient is then a product of the slopes
-with the cotangent, and the backward pass never reads the values again. Launches depend on shapes only, and are cached.
+A context is a sum Σ_ℓ s_ℓ h_ℓ of values h_ℓ with shares s_ℓ, which depend on the density. A density has few parameters,
+N of its location and N² of its scale, so the context changes along few directions. One pass over the values computes
+the context and these directions, its slopes. A gradient is then a product of the slopes with the cotangent, and the
+backward pass never reads the values again. Launches depend on shapes only, and are cached.
 """
 
 import functools
@@ -23,8 +24,8 @@ from contmax.kernels.means._gpu_plane import PLANE, PLANE_OF_MATRIX
 # These sizes were measured on an H200. If the contexts have at least _MANY entries in total, programs of one warp keep
 # the device busy; with up to _FEW_SLOPES slopes, such a program has registers for more observations at a time.
 _MANY, _FEW_SLOPES = 2**16, 2
-# A sequence of more than _MANY_TURNS steps of the loop is divided into parts of at least _TURNS_OF_A_PART steps, until
-# there are _PROGRAMS programs.
+# A sequence of more than _MANY_TURNS steps of the loop is divided into parts of at least _TURNS_OF_A_PART steps: as
+# many as give up to _PROGRAMS programs.
 _MANY_TURNS, _TURNS_OF_A_PART, _PROGRAMS = 16, 4, 512
 # Gradients of values that a program of the backward pass writes, and the most channels that it takes at a time.
 _WRITTEN, _CHANNELS = 4096, 512
@@ -113,7 +114,7 @@ class Contexts:
         shape: of the values.
         strides: of the values.
         functions: K, the number of functions ψ, which get no gradients.
-        dimension: n, 1 or 2.
+        dimension: N, 1 or 2.
         k: 1/(α−1), as the families LINE and PLANE of `contmax.kernels.means` take it.
         is_matrix: on the plane, whether the scale is Σ rather than its Cholesky factor.
         device: of all tensors.
@@ -152,7 +153,7 @@ class Contexts:
         *,
         needs_slopes: bool,
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """c, (B, D); shares of the observations and their slopes, (B·(1 + n + n²), L); slopes of c, (B, n + n², D).
+        """c, (B, D); shares of the observations and their slopes, (B·(1 + N + N²), L); slopes of c, (B, N + N², D).
 
         Without `needs_slopes` the second result is the shares alone, (B, L), and the third is None.
 
@@ -211,7 +212,7 @@ def _launches_of_contexts(shape: tuple[int, ...], strides: tuple[int, ...], slop
     If few programs would take many steps each, sequences are divided into parts, and the caller adds up their results.
     """
     batch, length, channels = shape
-    # Observations and channels of a step of a program, and its warps.
+    # Observations and channels per step of a program, and its warps.
     rows, columns, warps = 64, 32, 4
     if batch * channels >= _MANY:
         rows, columns, warps = (32, 64, 1) if slopes <= _FEW_SLOPES else (16, 128, 1)

@@ -106,7 +106,7 @@ def bound(flat, eps, row):  # type: ignore[no-untyped-def]
 
 @njit
 def narrow(scores, j, candidates, row):  # type: ignore[no-untyped-def]
-    """candidates[j] ← the scores of row j that may have mass; nothing if row.order is not 0."""
+    """candidates[j] ← the scores of row j that may have mass; does nothing if row.order is not 0."""
     if row.order == 0 and row.top > -np.inf:
         start, lowest = j * np.uint64(scores.shape[1]), scores.dtype.type(row.lowest)
         count = compress_above(scores, start, row.n, lowest, candidates, j)

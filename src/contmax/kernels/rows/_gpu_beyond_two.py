@@ -25,7 +25,7 @@ _LOG_ZERO = tl.constexpr(-1e5)
 
 @triton.jit
 def log_probability(x, lowest, log_v, epsilon):
-    """ln p_i(v) of scores x_i ≥ x_m = `lowest`, else _LOG_ZERO; for v = 0, `log_v` is _LOG_ZERO."""
+    """ln p_i(v) of scores x_i ≥ x_m, else _LOG_ZERO; `lowest` is x_m, `log_v` is ln v, or _LOG_ZERO for v = 0."""
     above = x > lowest
     log_base = tl.where(above, tl.log(tl.where(above, x - lowest, 1.0) * epsilon) / epsilon, _LOG_ZERO)
     distance = tl.minimum(tl.abs(log_v - log_base), 1e4)
@@ -76,7 +76,7 @@ def last_log_probability(X, M, at, mask_at, n, lowest, epsilon, HAS_MASK: tl.con
     """ln v with Σ p_i(v) = 1, by Newton's method on the logarithm of Σ (p_i(v) − p_i(0)) within a bracket."""
     base = mass_and_slope(X, M, at, mask_at, n, lowest, epsilon * 0.0 + _LOG_ZERO, epsilon, HAS_MASK, CHUNK)[0]
     room = tl.maximum(1.0 - base, 1e-300)
-    # As v grows from 0, p_m grows by v and every other p_i by at most v: with < e²² points, room/e²² ≤ v ≤ room.
+    # As v grows from 0, p_m grows by v and every other p_i by at most v: with n < e²² points, room/e²² ≤ v ≤ room.
     high = tl.log(room)
     low = high - 22.0
     log_v = high
@@ -144,7 +144,7 @@ def moved_by_alpha(p, log_p, log_s, last_log_p, epsilon):
 
 @triton.jit
 def load_support(P, G, here, at, gn, start, n, anchor, alpha, CHUNK: tl.constexpr):
-    """p, ln p, ln s, g − anchor and ln s|g − anchor| of a chunk, in float64; s is p^{2−α}, and 0 off the support."""
+    """p, ln p, ln s, g − anchor and ln(s |g − anchor|) of a chunk, in float64; s is p^{2−α}, 0 off the support."""
     columns = start + tl.arange(0, CHUNK)
     p = tl.load(P + here + columns, mask=columns < n, other=0.0).to(tl.float64)
     inside = p > 0.0

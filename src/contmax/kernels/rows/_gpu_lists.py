@@ -32,7 +32,7 @@ def load_chunk(X, M, at, mask_at, start, n, HAS_MASK: tl.constexpr, CHUNK: tl.co
 
 @triton.jit
 def by_threads(x, VECTOR: tl.constexpr):
-    """A tile as (turns, 32, VECTOR): in each turn, each thread of a warp loads VECTOR neighbouring numbers."""
+    """Reshape a tile to (turns, 32, VECTOR): in each turn, each thread of a warp loads VECTOR neighbouring numbers."""
     return tl.reshape(x, [x.shape[0] // (32 * VECTOR), 32, VECTOR])
 
 
@@ -45,7 +45,7 @@ def largest_of_threads(x, VECTOR: tl.constexpr):
 @triton.jit
 def append(VALUES, PLACES, first, count, x, bound, column, CAPACITY: tl.constexpr, VECTOR: tl.constexpr,
            HAS_PLACES: tl.constexpr):  # fmt: skip
-    """Append the scores of a tile above a bound, and their places, to a list of `count` scores; returns the new count.
+    """Append the scores of a tile above `bound`, and their places, to a list of `count` scores; returns the new count.
 
     If no thread has many of these scores, each thread appends its own, so that no score moves between threads.
     """
@@ -122,7 +122,7 @@ def list_scores(
             met = tl.maximum(top, tile_maximum)
             met = tl.where(met == -float("inf"), 0.0, met)
             more = soft_sums(y_soft[None, :], (x - met)[None, :], epsilon, K)
-            # `product` uses scores less the largest so far: shift the sum of the earlier tiles to a new one.
+            # `product` sums scores less the largest so far: when that grows, correct the part of earlier tiles.
             product += mass * (origin - met) + more[2]
             origin = met
             mass += more[0]

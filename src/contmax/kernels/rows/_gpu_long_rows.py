@@ -34,7 +34,7 @@ def chunk_sums(
     X, M, at, mask_at, n, top, t, epsilon,
     K: tl.constexpr, ROUGH: tl.constexpr, HAS_MASK: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
-    """Sums of weights, escorts (`relative_weights`) and weights·y over a row, y = scores − `top`; (1,) each."""
+    """Sums over a row of weights, escorts (`relative_weights`) and weights·y, with y = score − `top`; (1,) each."""
     # Reduce once, at the end, so that threads wait for each other once.
     total = tl.zeros([1, CHUNK], tl.float32)
     slope = tl.zeros([1, CHUNK], tl.float32)
@@ -244,7 +244,8 @@ def backward_long_rows(
     elif (SHORT < SLOTS) & (longest <= CAPACITY):
         slope = fill_listed(*listed, K, NEEDS_ALPHA, ROUGH, SLICE, CAPACITY, SLICES, SLOTS)
     else:
-        # Subtract an anchor from g: g at the largest p. Threads wait for each other once per reading of the row.
+        # The anchor, which is subtracted from g, is g at the largest p. Threads wait for each other in a reduction, so
+        # reduce only after each reading of the row.
         top, anchors = tl.zeros([CHUNK], tl.float32), tl.zeros([CHUNK], tl.float32)
         wrong = tl.zeros([CHUNK], tl.float32)
         for start in range(0, n, CHUNK):

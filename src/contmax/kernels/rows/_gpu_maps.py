@@ -127,7 +127,7 @@ def entmax_rows_backward(
         needs_alpha: whether the caller needs the gradient of α.
 
     Returns:
-        (*batch, n), contiguous; (*batch, 1) in float32, or empty, (0,).
+        The gradient of the scores, (*batch, n), contiguous; and of α, (*batch, 1) in float32, or (0,) if not needed.
     """
     p = p.contiguous()
     grad = empty_rows(p, dtype)

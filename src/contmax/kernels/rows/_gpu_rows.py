@@ -117,7 +117,7 @@ def curvature(p, epsilon, ROUGH: tl.constexpr = False):
 def unbiased(along, rest, rates, mass):
     """`along` = Σ s D (g − ⟨g⟩), corrected by `rest` = Σ s (g − ⟨g⟩), which is 0 but for the rounding error of ⟨g⟩.
 
-    `rates` is Σ s D, `mass` Σ s; each is (R,).
+    `rates` is Σ s D, `mass` Σ s; each is (R,). s is p^{2−α}, D `curvature`.
     """
     return along - rest * (rates / tl.where(mass > 0.0, mass, 1.0))
 
