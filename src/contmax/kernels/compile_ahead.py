@@ -1,6 +1,6 @@
 """``python -m contmax.kernels.compile_ahead`` compiles every CPU kernel into numba's cache on disk, several at a time.
 
-Use it in container images and on test machines: each process that starts before the cache is filled compiles all.
+Use it in container images and on test machines: each process that starts before the cache is filled compiles them all.
 """
 
 import multiprocessing

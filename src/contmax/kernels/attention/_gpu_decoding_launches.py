@@ -67,7 +67,7 @@ def decoding(kind: AttentionKind, sizes: DecodingSizes, skips: bool = False) -> 
 
 
 class PageLaunches(NamedTuple):
-    """Launches of `bound_pages`, `choose_pages`, `score_pages`, `bound_thresholds`, and of `score_pages` again."""
+    """Launches of `bound_pages`, `choose_pages`, `score_pages`, `bound_thresholds`, and of `score_pages` once more."""
 
     bound: ReadyLaunch
     choose: ReadyLaunch

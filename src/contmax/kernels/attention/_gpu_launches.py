@@ -53,7 +53,7 @@ def _width_of_tiles(kind: AttentionKind) -> int:
 
 @cached(LAUNCHES)
 def listing(kind: AttentionKind) -> Listing:
-    """The `Listing` of a kind. Its blocks of queries have tile maxima that fit in `Tuning.bytes_of_maxima`."""
+    """The `Listing` of a kind, by blocks of queries whose tile maxima take up to `Tuning.bytes_of_maxima`."""
     tuning, queries = kind.tuning, kind.queries
     wide = _width_of_tiles(kind)
     # Round up, because `tile_maxima` writes whole blocks.
@@ -126,7 +126,7 @@ def _threads_of_a_row(tiles: int) -> int:
 def listed_means(kind: AttentionKind) -> ReadyLaunch:
     """The launch of `attend_listed`."""
     rows = kind.tuning.listed_rows
-    last_bits = _width_of_tiles(kind) // 4 * 2.0**-22  # the relative errors of a score and of the maximum, added
+    last_bits = _width_of_tiles(kind) // 4 * 2.0**-22  # the sum of the relative errors of a score and of the maximum
     programs = (blocks_of(kind.queries, rows), kind.all_heads)
     return launch_of(kind, attend_listed, programs, 1, kind.tuning.listed_registers, last_bits=last_bits, R=rows)
 

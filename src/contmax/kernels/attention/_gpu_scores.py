@@ -25,8 +25,8 @@ ANY_SIZE = ("begin", "last", "queries", "keys", "diagonal", "abreast")
 # for α ≥ 1.1.
 ANY_POWER = tl.constexpr(-1)
 FAR_POWER = tl.constexpr(0)
-# A row is shifted if ε·|maximum| exceeds this. Up to this size float32 holds ε·score to three digits after the decimal
-# point.
+# A row is shifted (`shift_of_rows`) if ε·|maximum| exceeds this. Up to this size float32 holds ε·score to three digits
+# after the decimal point.
 _LARGE = tl.constexpr(1024.0)
 
 
@@ -89,7 +89,7 @@ def block_and_head(abreast):
 
 @triton.jit
 def last_block_and_head(abreast, heads):
-    """`block_and_head` in reverse, since late causal blocks take longest; also the sequence b and the head h in it."""
+    """`block_and_head`, last block first: it takes longest under a causal mask. Also the sequence b and its head h."""
     turn, head = block_and_head(abreast)
     return tl.num_programs(0) - 1 - turn, head, head // heads, head % heads
 

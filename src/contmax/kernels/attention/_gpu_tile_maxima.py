@@ -88,7 +88,7 @@ def _halved(first, second):
 
 @triton.jit
 def _take_block(x, first, second, counts, n, to, COLUMNS: tl.constexpr, WIDE: tl.constexpr):
-    """Merge a block x, if it `counts`, into the maxima of its tiles, first and second; store maxima that are complete.
+    """Merge a block of scores x, if it `counts`, into the maxima of its tiles, first and second; store complete maxima.
 
     `to` is a pointer to the maxima, the offsets of the maxima of one block, and whether their rows exist.
     """
@@ -200,7 +200,7 @@ def tile_maxima(
         best = larger(best, _largest(x))
         counts = tl.full([], True, tl.int1)
         first, second = _take_block(x, first, second, counts, n, to, COLUMNS, WIDE)
-    # A product that lies more than `reach` below another has no mass; the factor 1.02 leaves room for rounding.
+    # A product more than `reach` below another of its row has no mass; the factor 1.02 leaves room for rounding.
     reach = 1.02 / (epsilon_of_heads(A, fixed_epsilon, h, PER_HEAD, ROWS) * scale)
     blocks = whole // COLUMNS
     rest = tl.maximum(blocks - tl.maximum(blocks // _SEARCHED_SHARE, _SEARCHED_FIRST), 0)

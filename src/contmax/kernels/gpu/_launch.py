@@ -20,7 +20,7 @@ class Rows(NamedTuple):
 
 
 def as_rows(*tensors: Tensor) -> tuple[tuple[Tensor, ...], Rows]:
-    """Tensors of one shape, copied if lazily negated or if strides need more than three axes, and their `Rows`."""
+    """Tensors of one shape and their `Rows`; copies them if lazily negated or if strides need more than three axes."""
     tensors = tuple([resolved(x) for x in tensors])
     rows = rows_of(tensors[0].shape, tuple([x.stride() for x in tensors]))
     return as_rows(*(x.contiguous() for x in tensors)) if rows is None else (tensors, rows)

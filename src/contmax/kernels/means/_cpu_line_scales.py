@@ -1,6 +1,6 @@
 """E_p[ψ] of β-Gaussians of any α ≥ 1 against Gaussian bases on the line, by the mean over the law of the scale.
 
-All arithmetic is in float64, because near α = 1 phases are a large number ν times a small one. The law needs the
+All arithmetic is in float64, because near α = 1 phases are ν = 1/(α−1) + 3/2 times a small number. The law needs the
 variance of a β-Gaussian, η = 1/ν and a normaliser, with their derivatives; `contmax.densities._profile`,
 `contmax.numerics._radial` and `contmax.expectations._scale_mean` have the formulas. Numbers of a density are
 computed once for its row. Functions that underflow on the whole support of a density are skipped; the others fill the

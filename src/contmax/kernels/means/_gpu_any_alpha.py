@@ -70,7 +70,7 @@ def _gamma_ratio(gap):
 
 @triton.jit
 def _row_law(sigma, gap):
-    """ln b, ∂ln b/∂ln σ, ∂ln b/∂α, ln C and dln C/dε, in float64."""
+    """ln b, ∂ ln b/∂ ln σ, ∂ ln b/∂α, ln C and d ln C/dε of a density, in float64."""
     ratio, slope = _gamma_ratio(gap)
     weight = 1.0 / (1.0 + 0.5 * gap)
     log_sigma = tl.log(sigma)
@@ -84,7 +84,7 @@ def _row_law(sigma, gap):
 
 @triton.jit
 def _tail_law(gap):
-    """−ν, ln of the normaliser √(|ν|/2π)/g(|ν|) of the law of the scale, and its derivative in |ν|, for α < 1."""
+    """For the law of the scale with ν < 0 (α < 1): −ν, ln of its normaliser √(|ν|/2π)/g(|ν|), and d ln(…)/d|ν|."""
     x = -(1.0 + 1.5 * gap) / gap
     # Γ(x) = Γ(x + 10)/(x(x+1)…(x+9)): Stirling's series is exact to rounding at x + 10.
     shifted = x + 10.0

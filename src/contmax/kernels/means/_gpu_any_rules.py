@@ -8,8 +8,8 @@ is that of a product of two Gaussians, clipped to the density's reach, in units 
 windows of `_gpu_windows`. Next to an end of the support the integrand is a fractional power of the distance to it, so
 nodes are denser at both ends.
 
-**Heavy tails**, α < 1: the mean over the law of the scale, a Gamma law. The rule is that of `_half_line` in
-`contmax.expectations._scale_mean`: nodes s with ln s = high − sinh w.
+**Heavy tails**, α < 1: the mean over the law of the scale, a Gamma law given by ν = 1/(α−1) + 3/2 < 0. The rule is that
+of `_half_line` in `contmax.expectations._scale_mean`: nodes s with ln s = high − sinh w.
 """
 
 import triton

@@ -121,7 +121,8 @@ def _term(a, b, c, n, g, order, vertex, size, bend, rise, run):
 def mean_and_slopes(a, b, c, n, g, order, rises, runs):
     """The mean of each pair and its slopes in a, b, c, n, g, without two factors: the form's and the law's normaliser.
 
-    `rises` and `runs` point to sinh u and cosh u at the nodes u. The compiler removes slopes that are not read.
+    `order` is ν of the law; `rises` and `runs` point to sinh u and cosh u at the nodes u. The compiler removes slopes
+    that are not read.
     """
     vertex, size, bend = _place(a, b, c, n, g, order)
     value, by_a, by_b = tl.zeros_like(a), tl.zeros_like(a), tl.zeros_like(a)

@@ -133,7 +133,7 @@ def sums(v, j, n, t, constant, epsilon, k, order):  # type: ignore[no-untyped-de
 
 @njit
 def _moment(v, p):  # type: ignore[no-untyped-def]
-    """v·p, and 0 where p is 0 (v may be −inf there)."""
+    """v·p; where p is 0, v may be −inf, and the result is 0."""
     product = v * p
     return product if p > type(p)(0) else type(p)(0)
 

@@ -63,7 +63,7 @@ def rough_log(u):
 
 @triton.jit
 def log1p(w):
-    """ln(1 + w) for w > −1; at w = −1 finite but meaningless."""
+    """ln(1 + w) for w > −1; at w = −1 the result is finite but meaningless."""
     u = 1.0 + w
     lost = tl.where(tl.abs(w) < 0.5, w - (u - 1.0), 0.0)  # the rounding error of 1 + w
     return tl.fma(lost, 2.0 - u, log(tl.maximum(u, 1e-37)))
@@ -71,7 +71,7 @@ def log1p(w):
 
 @triton.jit
 def expm1_ratio(x):
-    """(eˣ − 1)/x, 1 at 0, to a few digits."""
+    """(eˣ − 1)/x to a few digits; 1 at x = 0."""
     small = tl.abs(x) < 0.02
     return tl.where(small, 1.0 + x * (0.5 + x * 0.16666667), (tl.exp(x) - 1.0) / tl.where(small, 1.0, x))
 
