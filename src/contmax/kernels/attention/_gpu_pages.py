@@ -89,7 +89,7 @@ def bound_thresholds(
     A, MAXIMA, THRESHOLDS, tiles, queries, heads, fixed_epsilon,
     ORDER: tl.constexpr, PER_HEAD: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """Write THRESHOLDS (B·H·Q,), lower bounds of τ: keys with scores up to them have no weight; −∞ if all must be read."""
+    """Write THRESHOLDS (B·H·Q,), lower bounds of τ: scores up to them have no weight; −∞ if all keys must be read."""
     row = tl.program_id(0).to(tl.int64)
     tile = tl.arange(0, WIDE)
     maxima = tl.load(MAXIMA + row * tiles + tile, mask=tile < tiles, other=NOTHING)[None, :]

@@ -27,7 +27,7 @@ def row_losses(z: Tensor, target: Tensor, mask: Tensor | None, alpha: float, smo
 
     Args:
         z: logits, float32 or half precision.
-        target: class ids (*batch), y then being one-hot; or weights (*batch, n), y being the weights over their sum.
+        target: class ids (*batch), whose y is one-hot; or weights (*batch, n), whose y is the weights over their sum.
         mask: boolean, broadcastable to the logits; True for the allowed classes.
         alpha: α in (0, 2].
         smoothing: s in q = (1−s)·y + s·u, u uniform on the allowed classes; the loss has (1−s)·Ω(y) in place of Ω(q).

@@ -84,7 +84,7 @@ def _row_law(sigma, gap):
 
 @triton.jit
 def _tail_law(gap):
-    """For the law of the scale with ν < 0 (α < 1): −ν, ln of its normaliser √(|ν|/2π)/g(|ν|), and d ln(…)/d|ν|."""
+    """For the law of the scale with ν < 0 (α < 1): −ν, ln n of its normaliser n = √(|ν|/2π)/g(|ν|), d ln n/d|ν|."""
     x = -(1.0 + 1.5 * gap) / gap
     # Γ(x) = Γ(x + 10)/(x(x+1)…(x+9)): Stirling's series is exact to rounding at x + 10.
     shifted = x + 10.0

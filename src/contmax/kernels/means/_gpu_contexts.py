@@ -24,8 +24,8 @@ from contmax.kernels.means._gpu_plane import PLANE, PLANE_OF_MATRIX
 # These sizes were measured on an H200. If the contexts have at least _MANY entries in total, programs of one warp keep
 # the device busy; with up to _FEW_SLOPES slopes, such a program has registers for more observations at a time.
 _MANY, _FEW_SLOPES = 2**16, 2
-# A sequence of more than _MANY_TURNS steps of the loop is divided into parts of at least _TURNS_OF_A_PART steps: as
-# many as give up to _PROGRAMS programs.
+# A sequence of more than _MANY_TURNS steps of the loop is divided into parts of at least _TURNS_OF_A_PART steps, as
+# long as there are at most _PROGRAMS programs.
 _MANY_TURNS, _TURNS_OF_A_PART, _PROGRAMS = 16, 4, 512
 # Gradients of values that a program of the backward pass writes, and the most channels that it takes at a time.
 _WRITTEN, _CHANNELS = 4096, 512
