@@ -1,6 +1,6 @@
 """``python -m contmax.kernels.compile_ahead`` compiles every CPU kernel into numba's cache on disk, several at a time.
 
-For container images and test machines: each process that starts before the cache is filled compiles all kernels.
+Use it in container images and on test machines: each process that starts before the cache is filled compiles them all.
 """
 
 import multiprocessing
@@ -39,7 +39,7 @@ _USES: tuple[Callable[[Tensor], object], ...] = (
 
 
 def _compile(use: int) -> None:
-    """Compile _USES[use] in both precisions in one process: two would overwrite each other's index of numba's cache."""
+    """Compile _USES[use] in both precisions in one process: two processes would overwrite each other's cache index."""
     for dtype in (torch.float32, torch.float64):
         _USES[use](torch.ones(2, dtype=dtype))
 

@@ -1,7 +1,7 @@
 """Attention on a CPU by lists of nonzero weights: means of the values and all gradients are sums over the lists.
 
 The lists of all rows are two tensors (heads, queries, n), keys and weights, padded with weights of zero. In the kernels
-a row is a query of one head: row r is of head r // `queries`, and `group` neighbouring heads share keys and values.
+a row is a query of one head: row r belongs to head r // `queries`; `group` neighbouring heads share keys and values.
 """
 
 import numpy as np
@@ -51,7 +51,7 @@ def add_listed_gradients(
     `lists` are keys, weights and gradients of the scores; g (heads, queries, c) is the cotangent of the means.
     """
     d_query = torch.empty_like(query)
-    # `heads` tells `over_rows` the amount of work.
+    # `over_rows` divides key heads among threads, and reads the amount of work from the shape of `heads`.
     heads = query.new_empty((len(d_key), lists[0].numel() // max(len(d_key), 1)), dtype=torch.int8)
     sums = [x.numpy() for x in (d_key, d_value, d_query)]
     given = [x.numpy(force=True) for x in (query, key, g)]

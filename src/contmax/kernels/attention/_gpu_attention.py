@@ -86,7 +86,7 @@ def attend_backward(
         cells = torch.zeros(cells_shape, dtype=torch.int32, device=g.device)
         ranks = torch.empty(lists.keys.shape, dtype=torch.int16, device=g.device)
         rank(lists.keys, lists.counts, lists.dense, ranks, cells)
-        # Offsets of the cells of `_gpu_listed`, which are sorted by block of keys, then by block of rows.
+        # `_gpu_listed` sorts cells by block of keys, then by block of rows: their offsets are cumulative counts.
         offsets = cells.transpose(1, 2).reshape(-1).cumsum(0, dtype=torch.int32)
         del cells
         slopes, places = torch.empty_like(lists.weights), torch.empty_like(lists.keys)
@@ -97,7 +97,7 @@ def attend_backward(
         )  # fmt: skip
         del ranks, slopes
         dense_key, dense_value = (torch.empty(x.shape, **real) for x in (d_key, d_value))
-    # `dense_keys` finishes blocks of keys without entries; for others it writes a part, and `of_keys` adds the lists.
+    # `dense_keys` finishes blocks of keys that are in no list. Of others it writes a part; `of_keys` adds the lists.
     of_blocks = (offsets, dense_key, dense_value, d_key, d_value)
     along = torch.empty(lists.states.shape[:2], **real)
     tensors = (call.query, call.key, call.value, call.mask, call.bias, g, call.limits, call.alpha)

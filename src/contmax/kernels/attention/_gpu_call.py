@@ -10,7 +10,7 @@ from contmax.kernels.attention._sizes import LIST_CAPACITY, TUNING, Tuning, widt
 from contmax.kernels.attention._tensors import AttentionOptions, is_by_distance
 from contmax.kernels.gpu._launch import order_of, side_by_side
 
-# With a smaller scale, moderate scores would be products ⟨q, k⟩ near −1e30, the score of masked keys.
+# With a smaller scale, a moderate score could have a product ⟨q, k⟩ below −1e30, which means that a key is masked.
 _LEAST_SCALE = 1e-20
 # The largest stride of rows for which offsets within a block of 128 rows fit in 32 bits.
 _LARGEST_STRIDE = 2**24 - 1
@@ -31,7 +31,7 @@ class AttentionKind(NamedTuple):
         channels, value_channels: d and c.
         strides: of query, key and value, along all axes but the last.
         alpha: α, or None if α is a tensor with one number per head.
-        diagonal: query i may attend keys j ≤ i + diagonal only; None without a causal mask.
+        diagonal: query i may attend only keys j ≤ i + diagonal; None without a causal mask.
         scale: factor of the products ⟨q, k⟩.
         mask_strides, bias_strides: along sequences, heads, queries and keys; None without mask or bias.
         has_lengths, has_spans: whether `lengths` or `spans` is given.
@@ -113,7 +113,7 @@ class AttentionKind(NamedTuple):
 
 
 class AttentionCall:
-    """A call's tensors as kernels read them, and its AttentionKind."""
+    """A call's tensors as kernels read them, and its `AttentionKind`."""
 
     def __init__(
         self, query: Tensor, key: Tensor, value: Tensor, alpha: float | Tensor, options: AttentionOptions
@@ -122,7 +122,7 @@ class AttentionCall:
         if bias is None and scale < _LEAST_SCALE:
             bias = query.new_zeros((1, 1, 1, 1))  # with a bias, kernels scale products first
         self.query, self.key, self.value = with_near_rows(query), with_near_rows(key), with_near_rows(value)
-        # Absent tensors are replaced by the queries, which kernels do not read in their place.
+        # The queries stand for absent tensors: kernels need a pointer, but do not read it.
         self.mask = self.bias = self.limits = self.alpha = self.query
         number, mask_strides, bias_strides = None, None, None
         if isinstance(alpha, Tensor):
@@ -153,7 +153,7 @@ def _with_strides(bias: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, tuple[i
     if not is_by_distance(bias, *shape[2:]):
         bias = bias.expand(shape)
         return bias, bias.stride()
-    # Begin at the number for query 0 and key 0: the numbers for each later query begin one place before.
+    # Begin at the number for query 0 and key 0; the numbers for each next query begin one place earlier.
     bias = bias.expand(*shape[:2], 1, -1)[..., shape[2] - 1 :]
     steps = bias.stride()
     return bias, (steps[0], steps[1], -steps[3], steps[3])

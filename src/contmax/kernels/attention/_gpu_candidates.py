@@ -35,16 +35,17 @@ from contmax.kernels.attention._gpu_scores import (
 from contmax.kernels.gpu._instructions import store_scattered
 from contmax.kernels.rows._gpu_solve import NOTHING, newton_step, relative_weights
 
-# Newton's steps towards the normaliser, each from below, and further steps if a list would overflow.
+# Newton's method raises a lower bound of the normaliser by _STEPS steps, and _CLOSER_STEPS more if a list overflows.
 _STEPS = tl.constexpr(3)
 _CLOSER_STEPS = tl.constexpr(2)
 # Tile maxima of long rows are merged before a first bound is computed, but not to fewer than this.
 _FEWEST = tl.constexpr(64)
-# Marks of dense blocks, by the kernel that found them dense. `list_undecided` compares with the first mark while its
-# programs write the second: all threads of a program branch alike, whether they read before or after another's write.
+# Marks of dense blocks, by the kernel that found them dense. `list_undecided` branches on the first mark, while
+# others of its programs write the second: threads that read before or after such a write branch alike.
 DENSE_BY_MAXIMA = tl.constexpr(1)
 DENSE_BY_LISTS = tl.constexpr(2)
-# Blocks are dense where this share of the keys may have mass; the lists of rows with few keys are short all the same.
+# A block is dense if more than this share of its keys may have mass, except that rows of up to _SHORTEST_WHOLE keys do
+# not count: their lists are short in any case.
 _NEARLY_ALL = tl.constexpr(0.875)
 _SHORTEST_WHOLE = tl.constexpr(64)
 # Listed keys per row that `_score_again` takes at a time.
@@ -53,7 +54,7 @@ _AGAIN = tl.constexpr(4)
 
 @triton.jit
 def _halved(x):
-    """The elementwise maximum of both halves of x (P, R, n) along the last axis, which one thread holds; NaN wins."""
+    """The elementwise maximum of the two halves of x (P, R, n) along the last axis, in one thread; NaN wins."""
     halves = tl.reshape(x, [x.shape[0], x.shape[1], 2, x.shape[2] // 2])
     a, b = tl.split(tl.permute(halves, (0, 1, 3, 2)))
     return larger(a, b)
@@ -61,13 +62,13 @@ def _halved(x):
 
 @triton.jit
 def _by_rows(x):
-    """x (P, R, n) as (R, P·n)."""
+    """Reshape x, (P, R, n), to (R, P·n)."""
     return tl.reshape(tl.permute(x, (1, 0, 2)), [x.shape[1], x.shape[0] * x.shape[2]])
 
 
 @triton.jit
 def rounding_of_bound(normaliser, K: tl.constexpr):
-    """The most by which rounding of weights can raise a lower bound of the normaliser, (R,)."""
+    """The largest error, (R,), by which rounding of weights can raise a lower bound of the normaliser."""
     rounding: tl.constexpr = 1e-3 if K == ANY_POWER else 5e-5 if K == 0 else 1e-5
     return rounding * (1.0 + normaliser)
 
@@ -88,7 +89,7 @@ def _sums(maxima, maximum, unit, ok, t, epsilon, K: tl.constexpr):
 
 @triton.jit
 def bound_of_part(scores, unit, epsilon, K: tl.constexpr):
-    """For rows of scores (R, n), multiples of `unit`, of a part of the keys: the maximum, 0 if all are masked or it is
+    """From scores (R, n), multiples of `unit`, of a part of each row's keys: the maximum, 0 if all are masked or it is
     not finite; a lower bound of the normaliser, up to rounding; and whether the maximum is finite, (R,) each.
     """
     maximum = tl.reduce(scores, 1, larger)
@@ -104,7 +105,7 @@ def bound_of_part(scores, unit, epsilon, K: tl.constexpr):
 
 @triton.jit
 def _closer(first, second, maximum, unit, ok, epsilon, normaliser, K: tl.constexpr):
-    """Raise a lower bound of the normaliser, by Newton's steps with both maxima of all tiles, (P, R, n) each."""
+    """Raise a lower bound of the normaliser by Newton's method on both maxima of all tiles, (P, R, n) each."""
     for _ in range(_CLOSER_STEPS):
         t = 1.0 - epsilon * normaliser
         total, slope = _sums(_by_rows(first), maximum, unit, ok, t, epsilon, K)
@@ -118,15 +119,18 @@ def _decided(
     first, second, maximum, unit, ok, epsilon, normaliser, allowed, most,
     K: tl.constexpr, WIDE: tl.constexpr, CAPACITY: tl.constexpr,
 ):  # fmt: skip
-    """Classify tiles with maxima (P, R, n) by a bound of the normaliser. Returns per row this bound, lowered by all
-    rounding, and the upper bound of scores without mass, less the maximum; the kind of each tile, 1 if it has one key
-    to list, 65536 if it is undecided, else 0; sums of kinds over the tiles of a thread, (P, R), and of a row, (R,); and
-    whether lists do not pay: a row overflows its list, or has more than `most` undecided tiles, or nearly all of the
-    `allowed` keys (R,) of the rows may have mass.
+    """Classify tiles by their maxima, (P, R, n) each, and a lower bound of the normaliser. Returns
+
+    * per row, (R,) each: the bound, lowered by all rounding errors; the upper bound of scores without mass, less the
+      maximum of the row;
+    * the kind of each tile: 1 if it has one key to list, 65536 if it is undecided, else 0;
+    * sums of kinds over the tiles of a thread, (P, R), and over the tiles of a row, (R,);
+    * whether lists do not pay: a row overflows its list, or has more than `most` undecided tiles, or nearly all of the
+      `allowed` keys, (R,), of the rows may have mass.
     """
     reaches = epsilon > 0.0
     reach = 1.0 / tl.where(reaches, epsilon, 1.0)
-    # The bounds allow for the last bits of scores, which places have replaced. The maximum may be negative.
+    # The bounds allow for the last bits of scores, which `tile_maxima` overwrote. The maximum may be negative.
     slack = rounding_of_bound(normaliser, K) + (WIDE / 8388608.0) * (tl.abs(maximum * unit) + reach)
     normaliser -= slack
     below = tl.where(reaches, normaliser - reach - slack, -float("inf"))
@@ -138,7 +142,7 @@ def _decided(
     listed, undecided = counted & 65535, counted >> 16
     # An undecided tile has at least two keys to list.
     overflows = (listed + 2 * undecided > CAPACITY) | (undecided > most)
-    # Lists of nearly all keys cost more than a dense block, except in short rows. One sum over the rows says both.
+    # Lists of nearly all keys cost more than a dense block, except in short rows. One sum tests both (1e9: overflow).
     excess = listed + undecided * (WIDE // 4) - allowed * _NEARLY_ALL
     excess = tl.where(overflows, 1e9, tl.where(allowed > _SHORTEST_WHOLE, excess, -1e6))
     return normaliser, below, kinds, sums, counted, tl.sum(tl.where(ok, excess, 0.0), 0) > 0.0
@@ -165,17 +169,18 @@ def first_key_of(tile, WIDE: tl.constexpr):
 
 @triton.jit
 def place_of(maximum, WIDE: tl.constexpr):
-    """The place of a maximum in its tile: the last bits of the score."""
+    """The place of a maximum in its tile: `tile_maxima` wrote it over the last bits of the score."""
     return maximum.to(tl.int32, bitcast=True) & (WIDE // 4 - 1)
 
 
 @triton.jit
 def distance_of(place):
-    """The distance of the key at a place from the first key of its tile: eight for every two places."""
+    """The distance of the key at a place from the first key of its tile, which has two of every eight keys."""
     return (place & -2) * 4 + (place & 1)
 
 
-# Not specialised for aligned rows of maxima: threads would load neighbouring maxima, and exchange all to store lists.
+# Triton must not specialise `maxima_of_row` for alignment: each thread would load neighbouring maxima, and all maxima
+# would be exchanged to store lists.
 @triton.jit(do_not_specialize=(*ANY_SIZE, "maxima_of_row", "most"))
 def list_keys(
     LIMITS, A, MAXIMA, TILES, TILE_COUNTS, BITS, BOUNDS, KEYS, SCORES, COUNTS, STARTS, DENSE, ANY_DENSE,
@@ -215,7 +220,7 @@ def list_keys(
                 wanted = wanted & (tile >= (begins // WIDE * LANES)[None, :, None])
             at_maxima = MAXIMA + (head * (last - begin) + (rows - begin)) * maxima_of_row
             first = tl.load(at_maxima[None, :, None] + tile * 2, mask=wanted, other=NOTHING)
-            # For the bound merge only tiles that are far from each other: neighbouring tiles may share the mass.
+            # For the bound merge only distant tiles: where neighbouring tiles share the mass, merging loses a part.
             largest = first
             if S >= 2 and T >= 2 * _FEWEST:
                 largest = _halved(largest)
@@ -302,8 +307,8 @@ def list_undecided(
 ):  # fmt: skip
     """Append the keys of undecided tiles to KEYS and SCORES, from TILES, TILE_COUNTS, BITS and BOUNDS of `list_keys`.
 
-    Each product has TOGETHER keys. Undecided tiles are read from BITS, not computed again: rounding might differ, and
-    select a tile whose key is listed already. With EXACT all listed scores are computed again, in float32.
+    Each product has TOGETHER keys. BITS say which tiles are undecided: computed again, with other rounding, they might
+    include a tile whose key is listed already. With EXACT all listed scores are computed again, in float32.
     """
     head = tl.program_id(1).to(tl.int64)
     program = head * tl.num_programs(0) + tl.program_id(0)

@@ -5,8 +5,8 @@ part of the keys, whose normaliser is a lower bound of the row's normaliser A. `
 of a head), reads the tiles whose maximum may have mass, solves their candidates, and averages values of the support.
 
 A row with too many candidates is *dense*: its program estimates A from a sample of its scores, and solves it by passes
-over all of them. Then `average_values` sums the values of spans of keys by products; the last program adds the spans.
-Without dense rows it returns at once.
+over all of them. Then `average_values` sums the values of spans of keys by products; the last program to finish adds
+up the spans. Without dense rows `average_values` returns at once.
 """
 
 from typing import Any, NamedTuple
@@ -41,7 +41,7 @@ from contmax.kernels.rows._gpu_solve import (
     sums,
 )
 
-# The LANES tiles of a block take runs of this many neighbouring keys in turn: one warp holds a run.
+# The LANES tiles of a block take runs of _NEIGHBOURS neighbouring keys in turn: one warp holds a run.
 _NEIGHBOURS = tl.constexpr(8)
 _MOST_STEPS = tl.constexpr(40)
 # Arguments that Triton does not specialise: one compiled kernel serves caches of all lengths.
@@ -164,8 +164,8 @@ def first_threshold(maxima, maximum, epsilon, K: tl.constexpr):
 def _estimate(X, end, maximum, epsilon, K: tl.constexpr, SAMPLE: tl.constexpr):
     """An estimate of the normaliser A and t of a row of scores X in memory, (1,) each, from a sample.
 
-    SAMPLE of n scores should hold SAMPLE/n of the mass: Σ u^k = SAMPLE/n. So s·u are the roots of a sample of scores
-    s·y, for s = (n/SAMPLE)^ε, and t is 1/s times that of the sample.
+    A sample of SAMPLE of the n scores should hold SAMPLE/n of the mass: its roots u have Σ uᵏ = SAMPLE/n. Then
+    Σ (su)ᵏ = 1 for s = (n/SAMPLE)^ε: solve the sample with the scores s·y, and divide its t by s.
     """
     place = tl.arange(0, SAMPLE)
     # Runs of eight neighbours, which lie in one sector of memory.
@@ -184,7 +184,7 @@ def _estimate(X, end, maximum, epsilon, K: tl.constexpr, SAMPLE: tl.constexpr):
 def _solve_over(X, end, maximum, epsilon, normaliser, t, K: tl.constexpr, ROUGH: tl.constexpr, CHUNK: tl.constexpr):
     """t, (1,), of a row of scores X in memory, by Newton steps from an estimate of the normaliser A and its t.
 
-    From above A, one step leads below A; from there steps climb.
+    If the estimate is above A, the first step leads below A; all others climb.
     """
     column = tl.arange(0, CHUNK)
     steps = 0
@@ -216,9 +216,10 @@ def _list_candidates(
     SCORES, TILES, memory, is_live, tile, maximum, below, COLUMNS: tl.constexpr, CANDIDATES: tl.constexpr,
     TOGETHER: tl.constexpr,
 ):  # fmt: skip
-    """List keys whose scores less the maximum are above `below`, with these differences; returns their number.
+    """List the keys whose scores, less the maximum, exceed `below`, with these differences; returns their number.
 
-    `memory` are pointers to both lists. Only `is_live` tiles are read. More than CANDIDATES: lists are incomplete.
+    `memory` are pointers to both lists, which are incomplete if the number exceeds CANDIDATES. Only `is_live` tiles
+    are read.
     """
     KEYS, LISTED = memory
     TILE: tl.constexpr = COLUMNS // LANES
@@ -297,7 +298,7 @@ def solve_rows(
     """Write OUT (B·H·Q, C) of rows that are not dense, and STATES (B·H·Q, 2): maximum and t of dense rows, else t = 0.
 
     A row has up to WIDE tiles. TILES, KEYS and LISTED (B·H·Q, CANDIDATES) are scratch: tiles that may have mass,
-    candidate keys, and the candidates' scores less the maximum.
+    candidate keys, and the candidates' scores less the maximum. FINISHED is set to 0, for `average_values`.
     """
     ROUGH: tl.constexpr = V.dtype.element_ty != tl.float32  # four digits are enough in half precision
     row = tl.program_id(0).to(tl.int64)
@@ -354,7 +355,7 @@ def average_values(
     """Write OUT (B·H·Q, C) of dense rows. Weights are divided by their largest, against underflow in half precision.
 
     Each program writes PARTS (B·H·Q, spans, C), weighted sums of values over a span, and TOTALS (B·H·Q, spans), sums of
-    weights. The last to finish among those of the same queries, which FINISHED counts, adds up the spans.
+    weights. FINISHED counts the finished programs of each block of queries; the last of them adds up the spans.
     """
     ROUGH: tl.constexpr = V.dtype.element_ty != tl.float32
     block = queries_of_program(LENGTHS, queries, keys, diagonal, heads, group, CAUSAL, HAS_LENGTHS, ROWS)

@@ -1,4 +1,4 @@
-"""Launches of decoding, cached per `AttentionKind` as those of `_gpu_launches`."""
+"""Launches of decoding, cached per `AttentionKind`, as in `_gpu_launches`."""
 
 from typing import Any, NamedTuple
 
@@ -11,10 +11,10 @@ from contmax.kernels.attention._gpu_pages import bound_pages, bound_thresholds, 
 from contmax.kernels.attention._sizes import DecodingSizes
 from contmax.kernels.gpu._cached_launch import LAUNCHES, ReadyLaunch
 
-# Decoding: the most candidates per row; tiles, values, spans and scores of dense rows that are loaded at once.
+# The most candidates per row; then the numbers of tiles, values, spans, and scores of dense rows loaded at a time.
 _CANDIDATES, _TILES, _VALUES, _SPANS, _CHUNK = 1024, 128, 64, 4, 2048
-# A row of decoding is solved by a warp for every _TILES_OF_A_WARP tiles, but by four at least, or by eight where there
-# are at most _FEW_ROWS rows, about one per multiprocessor.
+# `solve_rows` gives a row one warp per _TILES_OF_A_WARP tiles, at least four warps, and at least eight if there are at
+# most _FEW_ROWS rows, about one per multiprocessor.
 _TILES_OF_A_WARP, _FEW_ROWS = 1024, 132
 
 # Pages per program of `bound_pages`.
@@ -22,7 +22,7 @@ _BOUNDED = 32
 
 
 class Decoding(NamedTuple):
-    """Launches of decoding, and shapes of the buffers that these share.
+    """Launches of decoding, and shapes of the buffers that they share.
 
     Attributes:
         scores_shape: (B·H·Q, keys rounded up to whole blocks), float32.
@@ -67,7 +67,7 @@ def decoding(kind: AttentionKind, sizes: DecodingSizes, skips: bool = False) -> 
 
 
 class PageLaunches(NamedTuple):
-    """Launches of `bound_pages`, `choose_pages`, `score_pages`, `bound_thresholds`, and of `score_pages` again."""
+    """Launches of `bound_pages`, `choose_pages`, `score_pages`, `bound_thresholds`, and of `score_pages` once more."""
 
     bound: ReadyLaunch
     choose: ReadyLaunch
@@ -80,9 +80,9 @@ class PageLaunches(NamedTuple):
 def page_launches(
     kind: AttentionKind, sizes: DecodingSizes, page: int, pages: int, first: int, boxes: tuple[int, ...]
 ) -> PageLaunches:
-    """The `PageLaunches` of a kind, for `pages` of `page` keys, of which each query reads `first` first.
+    """The `PageLaunches` of a kind, for `pages` pages of `page` keys.
 
-    `boxes` are the strides of the boxes along sequences, heads and pages.
+    Each query reads `first` pages first. `boxes` are the strides of the boxes along sequences, heads and pages.
     """
     rows, wide = kind.all_heads * kind.queries, max(power_of_two(sizes.tiles), 64)
     named: dict[str, Any] = {**sizes._asdict(), "ROWS": sizes.rows, "COLUMNS": sizes.columns, "WIDE": wide}

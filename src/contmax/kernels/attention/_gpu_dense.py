@@ -36,13 +36,13 @@ from contmax.kernels.attention._gpu_scores import (
 )
 from contmax.kernels.rows._gpu_solve import NOTHING, exceeds, is_climbing, log_mass, newton_step
 
-# The most Newton's steps per threshold.
+# The most steps of Newton's method per threshold.
 _MOST_STEPS = tl.constexpr(40)
 _NO_BLOCK = tl.constexpr(2**31 - 1)
-# In half precision a step is the last if ln Σ p before it is at most _MASS_BEFORE_LAST·k, k = 1/(α − 1), or at most
-# _MASS_BEFORE_HALLEY·k with Halley's method: after it most rows have ln Σ p ≤ 0.001. `attend_dense` accepts _MASS_LEFT.
-# If a step leaves more than _LEAST_FALL of the largest ln Σ p in the block, only rounding is left: where scores share a
-# large number, no threshold is better.
+# In half precision a step is the last if ln Σ p before it is at most _MASS_BEFORE_LAST·k, k = 1/(α − 1), or, with
+# Halley's method, _MASS_BEFORE_HALLEY·k: after this step most rows have ln Σ p ≤ 0.001. `attend_dense` accepts
+# _MASS_LEFT. Steps also end if one left more than _LEAST_FALL of the largest ln Σ p in the block: the rest is rounding
+# error, as in rows whose scores share a large number, and no threshold is better.
 _MASS_BEFORE_LAST = tl.constexpr(0.02)
 _MASS_BEFORE_HALLEY = tl.constexpr(0.19)
 _MASS_LEFT = tl.constexpr(0.002)
@@ -51,9 +51,10 @@ _LEAST_FALL = tl.constexpr(0.75)
 
 @triton.jit
 def _halley_step(step, total, slope, curve, epsilon, K: tl.constexpr):
-    """Newton's step of the normaliser, (R,), corrected for the curvature of the power mean: it converges cubically.
+    """Halley's step of the normaliser, (R,): Newton's `step`, corrected for the curvature of the power mean.
 
-    `curve` is Σ u^{k−2} of the roots u. K is k ≥ 3: for smaller k, Σ u^{k−2} changes too much along a step.
+    It converges cubically. `total`, `slope` and `curve` are Σ uᵏ, Σ u^{k−1} and Σ u^{k−2} of the roots u. K is k ≥ 3:
+    for smaller k, Σ u^{k−2} changes too much along a step.
     """
     bend = (K - 1) * (curve / tl.maximum(slope, 1e-37) - slope / tl.maximum(total, 1e-37))
     return step / tl.maximum(1.0 - 0.5 * epsilon * step * bend, 0.5)
@@ -64,10 +65,10 @@ def _first_bounds(
     q, K, kj, rows, start, end, key_count, extras, unit, epsilon,
     D: tl.constexpr, WIDTH: tl.constexpr, COLUMNS: tl.constexpr, POWER: tl.constexpr,
 ):  # fmt: skip
-    """Without lists: the maximum of each row, NaN if a score is not finite, and a lower bound of the normaliser, (R,).
+    """For rows without lists: the maximum, NaN if a score is not finite, and a lower bound of the normaliser, (R,).
 
-    Scores are multiples of `unit`. The bound is the normaliser of COLUMNS of the scores: for each column of a
-    block of keys, the largest score over all blocks.
+    Scores are multiples of `unit`. The bound is the normaliser of COLUMNS scores, a part of the row: for each column
+    of a block of keys, the largest score in this column of all blocks.
     """
     largest = tl.full([DENSE_ROWS, COLUMNS], NOTHING, tl.float32)
     for n in range(start, end, COLUMNS):
@@ -89,8 +90,9 @@ def solve_dense(
 ):  # fmt: skip
     """Solve dense blocks: STARTS gets t in place of the bound of A, DENSE the span of blocks of keys with mass.
 
-    Without lists all blocks are dense, and maxima and bounds are computed first. Then SHIFTS (heads, queries) get
-    `shift_of_rows`, MARKS (key heads,) get 1 if a shift is not 0, and shifts are subtracted from the maxima in STARTS.
+    Without lists all blocks are dense, and the kernel first computes maxima and bounds. It then also writes SHIFTS
+    (heads, queries), `shift_of_rows`, and MARKS (key heads,), 1 if a shift is not 0; the maxima that it writes to
+    STARTS are less the shifts.
     """
     ROUGH: tl.constexpr = Q.dtype.element_ty != tl.float32  # four digits are enough in half precision
     block, head, b, h = last_block_and_head(abreast, heads)
@@ -171,8 +173,8 @@ def solve_dense(
                     moves = moves & exceeds(total, normaliser, t, epsilon, POWER, ROUGH)
                 normaliser += step
                 t -= epsilon * step
-                # As the normaliser grows the support shrinks: blocks that have no mass before a step have none after
-                # it. (Where Halley's step goes too far, the loss is less than rounding.)
+                # The support shrinks as the normaliser grows: blocks without mass before a step have none after it.
+                # (If Halley's step goes too far, the mass that is lost is less than rounding.)
                 high = tl.max(tl.max(highs, 1), 0)
                 low = tl.minimum(tl.min(tl.min(lows, 1), 0), high)
                 steps += 1
@@ -192,7 +194,7 @@ def attend_dense(
     HAS_SPANS: tl.constexpr,
     D: tl.constexpr, C: tl.constexpr, WIDTH: tl.constexpr, COLUMNS: tl.constexpr, HAS_LISTS: tl.constexpr,
 ):  # fmt: skip
-    """Write OUT (heads, queries, C) of dense blocks, from `solve_dense`; with NEEDS_MEANS also STATES and MEANS.
+    """Write OUT (heads, queries, C) of dense blocks that `solve_dense` solved; with NEEDS_MEANS also STATES and MEANS.
 
     STATES (heads, queries, 4) are `state_of_rows`, MEANS (heads, queries, C) means of the values with weights p^{2−α}.
     """
@@ -243,7 +245,7 @@ def attend_dense(
                 total, slope = tl.sum(totals, 1), tl.sum(slopes, 1)
                 again = tl.full([], False, tl.int1)
                 if ROUGH and POWER != 1 and POWER != ANY_POWER:
-                    # Rarely Σ p is still too large: then take another step, and average the values again.
+                    # If Σ p is still too large, which is rare, take another step and average the values again.
                     normaliser = (1.0 - t) / epsilon
                     largest = tl.max(log_mass(total, normaliser, t, epsilon, POWER), 0)
                     turns += 1

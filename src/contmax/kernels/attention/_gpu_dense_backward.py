@@ -32,13 +32,13 @@ from contmax.kernels.rows._gpu_rows import curvature, saturated, unbiased
 
 @triton.jit
 def _next_where(wanted, places, start, other):
-    """The smallest of `places` ≥ start that is `wanted`; `other` if there is none."""
+    """The smallest of the `wanted` places ≥ start; `other` if there is none."""
     return tl.min(tl.where(wanted & (places >= start), places, other), 0)
 
 
 @triton.jit
 def _state_of(STATES, rows):
-    """Load `state_of_rows`; rows that do not exist get arbitrary p, but their cotangents are 0."""
+    """Load `state_of_rows` of a block. Rows that do not exist get any p: it is multiplied by a cotangent of 0."""
     at, inside = STATES + rows.first * 4 + tl.arange(0, DENSE_ROWS) * 4, rows.inside
     first, second = tl.load(at, mask=inside, other=0.0), tl.load(at + 1, mask=inside, other=1.0)
     return first, second, tl.load(at + 2, mask=inside, other=0.0), tl.load(at + 3, mask=inside, other=0.0)
@@ -68,7 +68,7 @@ def dense_queries_backward(
 ):  # fmt: skip
     """Write DQ (heads, queries, D) of dense blocks; with NEEDS_ALPHA also DA (heads, queries), gradients of α by row.
 
-    ALONG (heads, queries) gets ⟨g, mean⟩, cotangents g times `MEANS`, for `dense_keys_backward`.
+    ALONG (heads, queries) gets ⟨g, mean⟩, with cotangents g and rows of MEANS, for `dense_keys_backward`.
     """
     ROUGH: tl.constexpr = Q.dtype.element_ty != tl.float32  # four digits are enough in half precision
     block, head, b, h = last_block_and_head(abreast, heads)
@@ -133,7 +133,8 @@ def dense_keys_backward(
 ):  # fmt: skip
     """Write DK (key heads, keys, D) and DV (key heads, keys, C) of blocks of keys that have no entries in lists.
 
-    For blocks with entries DENSE_DK and DENSE_DV get the part of dense blocks of rows, not multiplied by the scale.
+    For blocks with entries it writes only the part that comes from dense blocks of rows, to DENSE_DK (not multiplied by
+    the scale) and DENSE_DV.
     """
     ROUGH: tl.constexpr = Q.dtype.element_ty != tl.float32  # four digits are enough in half precision
     block, key_head = block_and_head(abreast)
@@ -156,7 +157,7 @@ def dense_keys_backward(
             head = b * heads + h
             extras = Extras(scale, M + (b * mb + h * mh), (mi, mj), HAS_MASK, B + (b * bb + h * bh), (bi, bj), HAS_BIAS)
             epsilon = epsilon_of_heads(A, fixed_epsilon, h, PER_HEAD, DENSE_ROWS)
-            # Visit blocks of rows with mass in these keys by runs of neighbours: Triton pipelines a run.
+            # Visit the blocks of rows with mass in these keys, in runs of neighbours: Triton pipelines a run.
             low, high = first_and_end(DENSE, head * row_blocks + blocks, blocks < row_blocks)
             has_mass = (low <= n // COLUMNS) & (n // COLUMNS < high)
             for POWER in tl.static_range(ORDER, 1 if PER_HEAD else ORDER + 1):

@@ -1,4 +1,4 @@
-"""Launches of the attention kernels, cached per `AttentionKind`: each lacks only the tensors of a call."""
+"""Launches of the attention kernels, cached per `AttentionKind`; a call adds only its tensors."""
 
 from typing import Any, NamedTuple
 
@@ -31,7 +31,7 @@ _UNDECIDED_SHARE, _FEW_UNDECIDED = 16, 256
 
 
 class Listing(NamedTuple):
-    """Launches that make candidate lists, and shapes of the buffers that these share.
+    """Launches that make candidate lists, and shapes of the buffers that they share.
 
     Attributes:
         maxima_shape: (B·H, queries per block, tiles, 2), float32, for MAXIMA of `tile_maxima`.
@@ -53,7 +53,7 @@ def _width_of_tiles(kind: AttentionKind) -> int:
 
 @cached(LAUNCHES)
 def listing(kind: AttentionKind) -> Listing:
-    """The `Listing` of a kind, by blocks of queries whose tile maxima fit in `bytes_of_maxima`."""
+    """The `Listing` of a kind, by blocks of queries whose tile maxima take up to `Tuning.bytes_of_maxima`."""
     tuning, queries = kind.tuning, kind.queries
     wide = _width_of_tiles(kind)
     # Round up, because `tile_maxima` writes whole blocks.
@@ -126,7 +126,7 @@ def _threads_of_a_row(tiles: int) -> int:
 def listed_means(kind: AttentionKind) -> ReadyLaunch:
     """The launch of `attend_listed`."""
     rows = kind.tuning.listed_rows
-    last_bits = _width_of_tiles(kind) // 4 * 2.0**-22  # relative errors of a score and of the maximum
+    last_bits = _width_of_tiles(kind) // 4 * 2.0**-22  # the sum of the relative errors of a score and of the maximum
     programs = (blocks_of(kind.queries, rows), kind.all_heads)
     return launch_of(kind, attend_listed, programs, 1, kind.tuning.listed_registers, last_bits=last_bits, R=rows)
 
@@ -168,7 +168,8 @@ def listed_gradients(
 ) -> tuple[tuple[int, ...], ReadyLaunch, ReadyLaunch, ReadyLaunch]:
     """The shape of CELLS, and launches of `rank_entries`, `listed_queries_backward` and `listed_keys_backward`.
 
-    CELLS (B·G, blocks of rows of H/G query heads, blocks of keys), int32, count the list entries of both blocks.
+    CELLS (B·G, blocks of rows of H/G query heads, blocks of keys), int32, hold the number of list entries
+    that lie in a block of rows and a block of keys.
     """
     tuning, rows = kind.tuning, kind.tuning.gradient_rows
     row_blocks, key_blocks = blocks_of(kind.queries, DENSE_ROWS), blocks_of(kind.keys, _KEY_BLOCK)

@@ -1,10 +1,10 @@
 r"""Attention by candidate lists: exact thresholds and means of the values, then gradients.
 
 Gradients of queries are sums over the lists of the rows. For gradients of keys and values the entries of all lists are
-sorted by block of keys, then by block of rows. `rank_entries` counts the entries of each *cell*, a block of rows and a
-block of keys, and ranks entries within their cell; a cumulative sum of the counts gives the offset of each cell. Hence
-the order of entries, and every sum, is deterministic. `listed_keys_backward` takes the entries of one block of keys per
-program, and sums their queries and cotangents by products with a matrix that has one nonzero number per entry.
+sorted by block of keys, then by block of rows. `rank_entries` counts the entries of each *cell* (a pair of a block of
+rows and a block of keys) and ranks entries within their cell; a cumulative sum of the counts gives the offset of each
+cell. Hence the order of entries, and every sum, is deterministic. `listed_keys_backward` takes the entries of one block
+of keys per program, and sums their queries and cotangents by products with a matrix of one nonzero number per entry.
 """
 
 import triton
@@ -36,7 +36,7 @@ _RANKED = tl.constexpr(32)
 
 @triton.jit
 def _entries(KEYS, WEIGHTS, row, count, slot, CAPACITY: tl.constexpr):
-    """Entries `slot` (n,) of the lists of rows (R,): offsets, whether an entry exists, keys, weights, (R, n) each."""
+    """Load entries `slot` (n,) of the lists of rows (R,): offsets, whether each exists, keys, weights, (R, n) each."""
     exists = slot[None, :] < count[:, None]
     at = row[:, None] * CAPACITY + slot[None, :]
     key = tl.load(KEYS + at, mask=exists, other=0).to(tl.int64)
@@ -88,7 +88,7 @@ def attend_listed(
 ):  # fmt: skip
     """Write OUT (heads, queries, C), and replace listed scores by weights. Rows of a dense block get empty lists.
 
-    In half precision places in tiles have replaced the last bits of scores: `last_bits` bounds the relative error.
+    In half precision, places of keys have replaced the last bits of scores: `last_bits` bounds their relative error.
     """
     head = tl.program_id(1).to(tl.int64)
     b, h = head // heads, head % heads
@@ -118,7 +118,7 @@ def attend_listed(
                     support = _solved(lists, solved, POWER, ROUGH, CAPACITY, CAPACITY)
         tl.debug_barrier()
         V += b * vb + (h // group) * vh
-        # Gather 32/R keys per row, one per thread, if registers suffice: with fewer keys, each thread would read all.
+        # Gather 32/R keys per row if registers suffice: one per thread. With fewer, each thread would read all.
         TOGETHER: tl.constexpr = 32 // R if WIDTH * V.dtype.element_ty.primitive_bitwidth <= 1024 else _TOGETHER
         part = tl.arange(0, TOGETHER)
         total = tl.zeros([R, WIDTH], tl.float32) + (maximum * 0.0)[:, None]  # NaN stays NaN
@@ -151,7 +151,7 @@ def listed_queries_backward(
 ):  # fmt: skip
     """Write DQ, and with NEEDS_ALPHA the gradient of α per row, DA. SLOPES, as large as all lists, is scratch.
 
-    Also writes each list entry at its position in the order of `listed_keys_backward`: to PLACES the number
+    The kernel also writes each list entry at its position in the order of `listed_keys_backward`: to PLACES the number
     row·KEY_BLOCK + key % KEY_BLOCK, rows being counted over all heads that share the keys; to PAIRS (…, 2) the gradient
     of its score, and its weight.
     """
@@ -263,7 +263,7 @@ def _rank(to, cells, block, exists, slot):
 
 @triton.jit
 def _where_same(PAIRS, at, exists, same):
-    """The slopes and the weights in PAIRS at (n,), each as a matrix (KEY_BLOCK, n), with zeros where not `same`."""
+    """Load slopes and weights at (n,) of PAIRS, each as a matrix (KEY_BLOCK, n), with zeros where not `same`."""
     kind: tl.constexpr = PAIRS.dtype.element_ty
     if kind == tl.float32:
         both = tl.load(PAIRS + at[:, None] * 2 + tl.arange(0, 2)[None, :], mask=exists[:, None], other=0.0)
@@ -308,7 +308,7 @@ def listed_keys_backward(
         Q += b * qb + (key_head % groups) * group * qh
         G += b * gb + (key_head % groups) * group * gh
         c = tl.arange(0, WIDTH)
-        # Before the loop, because ptxas of CUDA 12 serialises the loop's products if this is computed after it.
+        # Compute this before the loop: if it came after, ptxas of CUDA 12 would serialise the loop's products.
         inside = block * KEY_BLOCK + tl.arange(0, KEY_BLOCK) < keys
         dk = tl.zeros([KEY_BLOCK, WIDTH], tl.float32)
         dv = tl.zeros([KEY_BLOCK, WIDTH], tl.float32)

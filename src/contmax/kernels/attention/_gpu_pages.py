@@ -1,7 +1,7 @@
 """Decoding that skips pages of keys: bounds of pages, the pages to read first, and scores of the pages that are read.
 
 `bound_pages` bounds the scores of each page by the box around its keys. `choose_pages` takes the pages with the largest
-bounds, and `score_pages` reads them. The tile maxima of these scores bound the row's threshold from below
+bounds, and `score_pages` reads them. The tile maxima of these scores give a lower bound of the row's threshold
 (`bound_thresholds`); then `score_pages` reads the other pages whose bounds are above it. Unread keys keep the score
 NOTHING, and `_gpu_decoding` goes on as if they were masked. Queries that share a head of keys share what is read.
 """
@@ -19,7 +19,7 @@ from contmax.kernels.attention._gpu_decoding import (
 from contmax.kernels.attention._gpu_scores import PRECISION, Extras, epsilon_of_heads, larger, with_extras
 from contmax.kernels.rows._gpu_solve import NOTHING
 
-# The most rounding errors of a score and of its bound, relative to the sum of the absolute products.
+# The largest rounding errors of a score and its bound together, relative to the sum of |q·k| over the channels.
 _ROUNDING = tl.constexpr(4e-6)
 
 
@@ -65,7 +65,7 @@ def bound_pages(
 
 @triton.jit(do_not_specialize=("pages", "first"))
 def choose_pages(BOUNDS, CHOSEN, pages, first, ALL_PAGES: tl.constexpr):
-    """Write CHOSEN (rows, pages), uint8: 1 for the `first` pages with the largest bounds, the first ones of equals."""
+    """Write CHOSEN (rows, pages), uint8: 1 for the `first` pages with the largest bounds; among equals the earlier."""
     row = tl.program_id(0).to(tl.int64) * pages
     page = tl.arange(0, ALL_PAGES)
     bound = tl.load(BOUNDS + row + page, mask=page < pages, other=-float("inf"))
@@ -89,7 +89,7 @@ def bound_thresholds(
     A, MAXIMA, THRESHOLDS, tiles, queries, heads, fixed_epsilon,
     ORDER: tl.constexpr, PER_HEAD: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """Write THRESHOLDS (B·H·Q,): keys with scores up to it have no weight; −∞ if all keys must be read."""
+    """Write THRESHOLDS (B·H·Q,), lower bounds of τ: scores up to them have no weight; −∞ if all keys must be read."""
     row = tl.program_id(0).to(tl.int64)
     tile = tl.arange(0, WIDE)
     maxima = tl.load(MAXIMA + row * tiles + tile, mask=tile < tiles, other=NOTHING)[None, :]
@@ -102,7 +102,7 @@ def bound_thresholds(
 
 @triton.jit
 def _next_where(wanted, places, start, other):
-    """The smallest of `places` ≥ start that is `wanted`; `other` if there is none."""
+    """The smallest of the `wanted` places ≥ start; `other` if there is none."""
     return tl.min(tl.where(wanted & (places >= start), places, other), 0)
 
 
@@ -115,8 +115,8 @@ def score_pages(
     D: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     PAGE: tl.constexpr, BLOCKS: tl.constexpr, IS_FIRST: tl.constexpr,
 ):  # fmt: skip
-    """`score_keys` for the pages that are CHOSEN for any query of the program if IS_FIRST, else for the other pages
-    whose BOUNDS are above THRESHOLDS. A program has up to BLOCKS blocks of keys; each lies in one page.
+    """Like `score_keys`, but only for some pages: if IS_FIRST, pages CHOSEN for any query of the program, else other
+    pages with BOUNDS above THRESHOLDS for any query. A program has up to BLOCKS blocks of keys, each within a page.
     """
     block = queries_of_program(LENGTHS, queries, keys, diagonal, heads, group, CAUSAL, HAS_LENGTHS, ROWS)
     b, h = block.b, block.h[:, None]
@@ -135,7 +135,7 @@ def score_pages(
         bound = tl.load(BOUNDS + at_page, mask=loaded, other=-float("inf"))
         threshold = tl.load(THRESHOLDS + block.row, mask=block.inside, other=float("inf"))
         wanted = (wanted == 0) & (tl.max((bound > threshold[:, None]).to(tl.int32), 0) > 0)
-    # Runs of neighbouring blocks, because Triton pipelines a run.
+    # Visit blocks in runs of neighbours, because Triton pipelines a run.
     start = _next_where(wanted, places, 0, BLOCKS)
     while start < BLOCKS:
         end = _next_where(wanted == 0, places, start, BLOCKS)

@@ -1,8 +1,9 @@
 """Device functions that the attention kernels share: scores of blocks of queries and keys, and weights of scores.
 
 `rows._gpu_solve` defines ε, k, A, t, roots, escorts, K (POWER in kernels) and ROUGH. A weight is the k-th power of a
-root, a *line* (an affine function) of the score. Without a bias kernels do not scale the products ⟨q, k⟩: scores are
-multiples of `unit`, the scale; with a bias `unit` is 1. In shapes, `heads` are B·H and `key heads` B·G.
+root, a *line* (an affine function) of the score. A score in a kernel must be multiplied by `unit` to be the true one:
+without a bias kernels do not scale the products ⟨q, k⟩, and `unit` is the scale; with a bias `unit` is 1. In shapes,
+`heads` are B·H and `key heads` B·G.
 """
 
 from typing import Any, NamedTuple
@@ -14,18 +15,18 @@ from contmax.kernels.attention._sizes import DENSE_ROWS as _DENSE_ROWS
 from contmax.kernels.rows._gpu_solve import AT_THRESHOLD, NOTHING, log, powers_of_roots, relative_weights
 
 DENSE_ROWS = tl.constexpr(_DENSE_ROWS)
-# Threads that share a row of a matrix product, and so tiles that share a group of neighbouring keys.
+# The number of threads that share a row of a matrix product; each has its own tile, so LANES tiles interleave.
 LANES = tl.constexpr(4)
 # The precision of float32 products.
 PRECISION = tl.constexpr("tf32x3")
-# Arguments that Triton does not specialise, say for multiples of 16: one compiled kernel serves all lengths.
+# Arguments for which Triton must not specialise (say, for multiples of 16): one compiled kernel serves all lengths.
 ANY_SIZE = ("begin", "last", "queries", "keys", "diagonal", "abreast")
 # If α is a tensor, each kernel contains code for two values of K: ANY_POWER for any α, and FAR_POWER, which is faster,
 # for α ≥ 1.1.
 ANY_POWER = tl.constexpr(-1)
 FAR_POWER = tl.constexpr(0)
-# A row is shifted if ε·|maximum| exceeds this. Up to this size float32 holds ε·score to three digits after the decimal
-# point.
+# A row is shifted (`shift_of_rows`) if ε·|maximum| exceeds this. Up to this size float32 holds ε·score to three digits
+# after the decimal point.
 _LARGE = tl.constexpr(1024.0)
 
 
@@ -54,7 +55,7 @@ class Rows(NamedTuple):
         first: index of the first query among the queries of all heads, int64.
         index: position of each query in its sequence.
         inside: whether each query exists.
-        begins, ends: each query may attend keys from `begins` on, which is read if `has_spans`, and before `ends`.
+        begins, ends: each query may attend keys begins … ends − 1; `begins` is read only if `has_spans`.
         unmasked: scores of keys before this one need no mask, bias or shift.
         shifts: pointer to the shift of the first row (`shift_of_rows`), read if `has_shifts`.
     """
@@ -88,7 +89,7 @@ def block_and_head(abreast):
 
 @triton.jit
 def last_block_and_head(abreast, heads):
-    """`block_and_head`, last block first: it is the longest under a causal mask; then the sequence b and its head h."""
+    """`block_and_head`, last block first: it takes longest under a causal mask. Also the sequence b and its head h."""
     turn, head = block_and_head(abreast)
     return tl.num_programs(0) - 1 - turn, head, head // heads, head % heads
 
@@ -104,7 +105,7 @@ def keys_of(LENGTHS, b, keys, HAS_LENGTHS: tl.constexpr):
 
 @triton.jit
 def end_of(row, key_count, diagonal, CAUSAL: tl.constexpr):
-    """The end of the keys that a row may attend: lengths and causality forbid all keys from it on."""
+    """The end of the keys that a row may attend: the length or the causal mask forbids all keys from it on."""
     if CAUSAL:
         return tl.minimum(tl.maximum(row + 1 + diagonal, 0), key_count)
     else:
@@ -126,9 +127,9 @@ def limits_of(
 
 @triton.jit
 def first_of(begins, ends, block: tl.constexpr, HAS_SPANS: tl.constexpr):
-    """The first key that a row may attend, rounded down to whole blocks; 2³⁰ if no row has keys, as all end at 0.
+    """The first key that any row may attend, rounded down to whole blocks; 2³⁰ if no row has keys (all `ends` are 0).
 
-    Pipelined loops compare the first key plus a block with the end: the sum must not overflow.
+    A larger number would overflow: pipelined loops add a block to the first key before they compare it with the end.
     """
     if HAS_SPANS:
         return tl.min(tl.where(ends > 0, begins, 2**30), 0) // block * block
@@ -147,7 +148,7 @@ def are_allowed(j, inside, begins, ends, HAS_SPANS: tl.constexpr):
 
 @triton.jit
 def start_of(row, stride):
-    """The offset of a row, in 64 bits. Offsets within a block of rows have 32 bits, at half the instructions."""
+    """The offset of a row, in 64 bits. (Offsets within a block of rows have 32 bits: half the instructions.)"""
     return tl.cast(row, tl.int64) * stride
 
 
@@ -202,9 +203,10 @@ def epsilon_of_heads(A, fixed_epsilon, h, PER_HEAD: tl.constexpr, R: tl.constexp
 
 @triton.jit
 def has_power(A, h, K: tl.constexpr, PER_HEAD: tl.constexpr):
-    """Whether head h uses the code for K: always if α is a number; else FAR_POWER if α ≥ 1.1, and ANY_POWER below.
+    """Whether head h uses the code for K: always if α is a number, else FAR_POWER if its α ≥ 1.1, ANY_POWER below.
 
-    Kernels loop over ``tl.static_range(ORDER, 1 if PER_HEAD else ORDER + 1)``: the K of a number, or −1 and 0.
+    Kernels loop over K in ``tl.static_range(ORDER, 1 if PER_HEAD else ORDER + 1)``: for a number α its ORDER alone,
+    for α per head ANY_POWER and FAR_POWER.
     """
     if PER_HEAD:
         return (tl.load(A + h).to(tl.float32) >= 1.1) == (K == FAR_POWER)
@@ -235,7 +237,7 @@ def dense_rows(
     LIMITS, b, head, block, queries, keys, diagonal, extras, SHIFTS, is_shifted,
     CAUSAL: tl.constexpr, HAS_LENGTHS: tl.constexpr, HAS_SPANS: tl.constexpr, HAS_SHIFTS: tl.constexpr,
 ):  # fmt: skip
-    """The `Rows` of a block; `is_shifted`: whether a row may have a shift, which then applies to all its scores."""
+    """The `Rows` of a block; `is_shifted`: whether any row may have a shift; then shifts apply to all scores."""
     row = block * DENSE_ROWS
     index, first = row + tl.arange(0, DENSE_ROWS), head * queries + row
     inside = index < queries
@@ -254,8 +256,8 @@ def dense_rows(
 def dense_scores(q, k, n, rows, extras):
     """Scores (rows, keys) of queries q (rows, d) and keys k (d, keys), the first of which is key n; NOTHING if masked.
 
-    Scores are multiples of `unit`, less the shifts of their rows. Shifts apply from key `rows.unmasked` on, which
-    therefore must be 0 if a shift is not.
+    Scores are multiples of `unit`, less the shifts of their rows. Only scores from key `rows.unmasked` on are shifted:
+    it must be 0 if any shift is not 0.
     """
     z = tl.dot(q, k, input_precision=PRECISION)
     x = z * extras.scale if extras.has_bias else z
@@ -272,8 +274,8 @@ def dense_scores(q, k, n, rows, extras):
 
 @triton.jit
 def shift_of_rows(maximum, epsilon, unit):
-    """The number to subtract from all scores of a row first, (R,): 0, or the maximum where it is so large that the line
-    of roots would lose digits that differences of scores have.
+    """The number to subtract from all scores of a row, (R,): the maximum if it is so large that `line_of_roots` would
+    lose digits which differences of scores have, else 0.
     """
     return tl.where(tl.abs(maximum * unit) * epsilon > _LARGE, maximum, 0.0)
 
@@ -293,7 +295,7 @@ def line_of_roots(maximum, t, epsilon, unit, K: tl.constexpr):
 def powers_of_line(x, slope, base, epsilon, K: tl.constexpr):
     """Weights, escorts and roots of scores x, (R, n), to four digits; `slope` and `base` are `line_of_roots`."""
     u = tl.fma(x, slope[:, None], base[:, None])
-    # Roots up to the rounding error of the line, which is relative to |base|, count as 0.
+    # Roots up to the rounding error of the line, a multiple of |base|, count as 0.
     u = tl.where(u > (tl.abs(base) * AT_THRESHOLD)[:, None], u, 0.0) if K == 1 else tl.maximum(u, 0.0)
     weight, escort = powers_of_roots(u, epsilon, K)
     return weight, escort, u
@@ -310,7 +312,7 @@ def state_of_weights(maximum, t, epsilon, unit, K: tl.constexpr, ROUGH: tl.const
 
 @triton.jit
 def weights_of_scores(x, first, second, epsilon, unit, K: tl.constexpr, ROUGH: tl.constexpr):
-    """Weights, escorts and roots (or weights, if no line is used) of scores x; first, second: `state_of_weights`."""
+    """Weights, escorts, and roots (weights again if no line is used) of scores x; first, second: `state_of_weights`."""
     if ROUGH and K != ANY_POWER:
         return powers_of_line(x, first, second, epsilon, K)
     else:
@@ -345,13 +347,13 @@ def state_of_rows(maximum, t, total, epsilon, unit, K: tl.constexpr, ROUGH: tl.c
 
 @triton.jit
 def by_lane(x):
-    """Sums of x (R, n), laid out as a product, over the entries of a row in each thread, (R, LANES): no exchange."""
+    """Sums of x (R, n), laid out as a matrix product, over each thread's part of a row, (R, LANES): no exchange."""
     return tl.sum(tl.sum(tl.reshape(x, [x.shape[0], x.shape[1] // (2 * LANES), LANES, 2]), 3), 1)
 
 
 @triton.jit
 def by_lane_of_products(a, b):
-    """`by_lane` of a·b; half of the products are fused into sums by `tl.fma`, as the compiler must not fuse any."""
+    """`by_lane` of a·b. The compiler must not fuse products and sums (`gpu/README.md`): `tl.fma` fuses half of them."""
     shape: tl.constexpr = [a.shape[0], a.shape[1] // (2 * LANES), LANES, 2]
     a_left, a_right = tl.split(tl.reshape(a, shape))
     b_left, b_right = tl.split(tl.reshape(b, shape))

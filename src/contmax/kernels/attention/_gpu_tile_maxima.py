@@ -7,8 +7,8 @@ bits of the score, of whose 24 bits 15 or more remain. That is enough for half p
 scores of float32 again.
 
 Keys are read from the last to the first, because keys near a query often have the largest scores. A block of keys is
-skipped if each of its scores is more than 1/(α − 1) below a score that its row has already seen: it has no mass. (In
-other blocks writing the place turns a product of −∞ into NaN, and the row becomes NaN.)
+skipped if each of its scores is more than 1/(α − 1) below a score that its row has already seen: it has no mass. (A
+product of −∞ in any other block becomes NaN when its place is written over its last bits, and so does its row.)
 """
 
 import triton
@@ -35,15 +35,15 @@ from contmax.kernels.attention._gpu_scores import (
 from contmax.kernels.gpu._instructions import marked
 from contmax.kernels.rows._gpu_solve import NOTHING
 
-# A program tests the last 1/_SEARCHED_SHARE of its blocks of keys, at least _SEARCHED_FIRST, for blocks to skip. If it
-# skips half of these, it tests the rest too.
+# A program tests whether it can skip blocks of keys: the last 1/_SEARCHED_SHARE, at least _SEARCHED_FIRST, and, if it
+# skips half of these, the rest too.
 _SEARCHED_SHARE = tl.constexpr(8)
 _SEARCHED_FIRST = tl.constexpr(2)
 
 
 @triton.jit
 def _merged(a, b, c, d):
-    """The two largest, in falling order, of two pairs a ≥ b and c ≥ d; NaN wins."""
+    """The two largest of four numbers a ≥ b and c ≥ d, in falling order; NaN wins."""
     return larger(a, c), tl.maximum(tl.minimum(a, c), tl.maximum(b, d))
 
 
@@ -79,7 +79,7 @@ def _maxima_of_block(x, PART: tl.constexpr, WIDE: tl.constexpr):
 
 @triton.jit
 def _halved(first, second):
-    """Merge both halves of pairs (R, groups, n, LANES), first ≥ second, along the third axis."""
+    """Merge the two halves, along the third axis, of pairs first ≥ second, (R, groups, n, LANES) each."""
     shape: tl.constexpr = [first.shape[0], first.shape[1], 2, first.shape[2] // 2, LANES]
     a, c = tl.split(tl.permute(tl.reshape(first, shape), (0, 1, 3, 4, 2)))
     b, d = tl.split(tl.permute(tl.reshape(second, shape), (0, 1, 3, 4, 2)))
@@ -88,7 +88,7 @@ def _halved(first, second):
 
 @triton.jit
 def _take_block(x, first, second, counts, n, to, COLUMNS: tl.constexpr, WIDE: tl.constexpr):
-    """Merge a block x, if it `counts`, into the maxima of its tiles, first and second; store maxima that are complete.
+    """Merge a block of scores x, if it `counts`, into the maxima of its tiles, first and second; store complete maxima.
 
     `to` is a pointer to the maxima, the offsets of the maxima of one block, and whether their rows exist.
     """
@@ -112,7 +112,7 @@ def _take_block(x, first, second, counts, n, to, COLUMNS: tl.constexpr, WIDE: tl
 
 @triton.jit
 def _bound(best, reach):
-    """Products up to this bound, (R,), have no mass; `best` (R, LANES) is the largest that each thread has seen."""
+    """Products up to this bound, (R,), have no mass; `best` (R, LANES) is the largest product of each thread so far."""
     best = tl.reduce(best, 1, larger)
     return best - reach - 1e-5 * tl.abs(best)
 
@@ -178,7 +178,7 @@ def tile_maxima(
     whole = end_of(begin + block * ROWS, key_count, diagonal, CAUSAL) // COLUMNS * COLUMNS
     if HAS_MASK or HAS_BIAS or HAS_SPANS:
         whole = 0
-    # Tiles are written whole, and may have more keys than a block.
+    # Round the first key down to a whole tile, since tiles are written whole and may have more keys than a block.
     start = first_of(begins, ends, WIDE if WIDE > COLUMNS else COLUMNS, HAS_SPANS) // COLUMNS
     GROUPS: tl.constexpr = COLUMNS // WIDE if WIDE <= COLUMNS else 1
     STRIPS: tl.constexpr = LANES * GROUPS
@@ -200,7 +200,7 @@ def tile_maxima(
         best = larger(best, _largest(x))
         counts = tl.full([], True, tl.int1)
         first, second = _take_block(x, first, second, counts, n, to, COLUMNS, WIDE)
-    # A product that lies more than `reach` below another has no mass; the factor 1.02 leaves room for rounding.
+    # A product more than `reach` below another of its row has no mass; the factor 1.02 leaves room for rounding.
     reach = 1.02 / (epsilon_of_heads(A, fixed_epsilon, h, PER_HEAD, ROWS) * scale)
     blocks = whole // COLUMNS
     rest = tl.maximum(blocks - tl.maximum(blocks // _SEARCHED_SHARE, _SEARCHED_FIRST), 0)

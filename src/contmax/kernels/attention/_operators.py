@@ -15,7 +15,7 @@ from contmax.kernels.attention._tensors import (
     empty_attended,
 )
 
-# List entries have 32-bit indices, and the axis of heads in a grid of programs has at most this size.
+# The most list entries, because their indices have 32 bits, and the most heads, which are an axis of CUDA's grids.
 _MOST_ENTRIES, _MOST_HEADS = 2**31, 65535
 # Decoding holds all scores in memory, 4 bytes each: at most this many.
 _MOST_SCORES = 2**31
@@ -52,7 +52,7 @@ def _empty_gradients(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> A
 def attention(
     query: Tensor, key: Tensor, value: Tensor, alpha: float | Tensor, options: AttentionOptions, needs_gradient: bool
 ) -> list[Tensor]:
-    """Means (B, H, Q, c), then `AttentionLists`, of query (B, H, Q, d), key (B, G, L, d) and value (B, G, L, c)."""
+    """Means (B, H, Q, c), then `AttentionLists`; query is (B, H, Q, d), key (B, G, L, d) and value (B, G, L, c)."""
     from contmax.kernels.attention._gpu_attention import attend
 
     return attend(query, key, value, alpha, options, needs_gradient)
@@ -99,7 +99,7 @@ def _empty_decoded(
 def decoding_by_pages(
     query: Tensor, key: Tensor, value: Tensor, alpha: float | Tensor, options: AttentionOptions, boxes: Boxes
 ) -> list[Tensor]:
-    """The means of `decoding` from the pages of keys that are read, then bounds, chosen and thresholds of `Bounded`."""
+    """The means of `decoding`, reading only some pages of keys; then bounds, chosen and thresholds of `Bounded`."""
     from contmax.kernels.attention._gpu_attention import decode_by_pages
 
     return decode_by_pages(query, key, value, alpha, options, boxes)

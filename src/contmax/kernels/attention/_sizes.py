@@ -16,8 +16,8 @@ LIST_CAPACITY = 128
 DENSE_ROWS = 64
 # Bytes of shared memory per program on Hopper: GPUs with less get smaller blocks.
 _LARGE_CHIP = 227 * 1024
-# In half precision, rows of up to _FEW_KEYS keys have no lists; for α ≤ _SMALL_ALPHA, whose lists are long, rows of up
-# to four times as many keys.
+# In half precision rows of up to _FEW_KEYS keys have no lists. For α ≤ _SMALL_ALPHA lists are long, and the limit is
+# 4·_FEW_KEYS.
 _FEW_KEYS, _SMALL_ALPHA = 1024, 1.4
 
 
@@ -40,7 +40,7 @@ def widest_head(like: Tensor) -> int:
 
 
 def most_keys_without_lists(alpha: float | Tensor, like: Tensor) -> int:
-    """The most keys for which rows have no lists: in the dtype of `like` products of whole tiles then cost less."""
+    """Rows of up to this number of keys have no lists: products of whole tiles cost less in the dtype of `like`."""
     if like.element_size() > 2:
         return 0  # float32 products take several times as long
     has_long_lists = isinstance(alpha, float) and alpha <= _SMALL_ALPHA
@@ -65,7 +65,7 @@ class Tuning:
         list_warps, list_registers: of `list_keys`.
         many_registers: registers of `list_keys` where rows have many tiles, which more threads share.
         undecided_stages, undecided_registers: of `list_undecided`.
-        listed_rows, listed_registers: of `attend_listed`; its longest lists need more registers, but are rare.
+        listed_rows, listed_registers: of `attend_listed`; only its longest lists, which are rare, need more registers.
         gradient_rows, gradient_registers: of `listed_queries_backward`; `…_rows` are rows per program.
         together, key_warps, key_stages: of `listed_keys_backward`: entries per product, options.
         dense_columns, dense_warps: of kernels for dense blocks: keys per block, options.
@@ -145,8 +145,8 @@ TUNING = Tuning()
 
 # Decoding: the most keys and the most bytes per block of keys.
 _DECODED_TOGETHER, _BYTES_OF_BLOCK = 128, 2**15
-# Decoding: the number of programs that a GPU runs at once, and the most blocks per program. Programs of many blocks
-# would not all end together.
+# Decoding: the number of programs that a GPU runs at once, and the most blocks of keys per program. Programs with more
+# blocks would end at very different times.
 _PROGRAMS, _MOST_BLOCKS = 264, 32
 # Tiles per block of keys, and the most per row: one program holds all tile maxima of a row.
 _TILES_OF_BLOCK, _MOST_TILES = 4, 2**15
@@ -175,7 +175,7 @@ class DecodingSizes(NamedTuple):
 def decoding_sizes(
     queries: int, keys: int, heads: int, width: int, item: int, page: int = _DECODED_TOGETHER
 ) -> DecodingSizes:
-    """The sizes for `queries` per key head, `keys`, `heads` key heads in all, `width` channels of `item` bytes.
+    """The sizes for B·G = `heads`, `queries` per key head, `keys` per sequence, `width` channels of `item` bytes.
 
     No block of keys is larger than a `page`.
     """
@@ -187,7 +187,7 @@ def decoding_sizes(
 
 
 def most_keys_of_decoding(channels: int, item: int, page: int = _DECODED_TOGETHER) -> int:
-    """The most keys that decoding takes, for heads of `channels` channels of `item` bytes."""
+    """The most keys that decoding takes, by blocks of at most a `page`; heads have `channels` of `item` bytes each."""
     return _MOST_TILES // _TILES_OF_BLOCK * min(_decoded_together(width_of_block(channels), item), page)
 
 

@@ -16,7 +16,7 @@ class AttentionOptions(NamedTuple):
         mask: boolean, broadcastable to (B, H, Q, L), or None.
         bias: added to the scores: broadcastable to (B, H, Q, L), one number per distance (`is_by_distance`), or None.
         lengths: the number of keys of each sequence, (B, 1, …), or None.
-        diagonal: query i may attend keys j ≤ i + diagonal only; None without a causal mask.
+        diagonal: query i may attend only keys j ≤ i + diagonal; None without a causal mask.
         scale: factor of the products ⟨q, k⟩, not negative.
         spans: the first key that each query may attend, and the end of its keys: integers that broadcast to (B, H, Q,
             2), (0, 0) for queries without keys. None for all keys; with spans `lengths` and `diagonal` are None.
@@ -33,21 +33,22 @@ class AttentionOptions(NamedTuple):
 class AttentionLists(NamedTuple):
     """The tensors that the backward pass needs. A row is a query of one head; its list holds the keys of its support.
 
-    A block of DENSE_ROWS rows is dense if a list in it would be too long. With few keys all blocks are dense, and keys,
-    weights and counts are empty; with many keys shifts are empty.
+    A block of DENSE_ROWS rows is dense if a list in it would be too long. With few keys all blocks are dense: `keys`,
+    `weights` and `counts` are then empty. With many keys `shifts` is empty.
 
     Attributes:
         keys: (B·H, Q, LIST_CAPACITY), int32: the lists; undefined from the row's count on.
         weights: p of these keys, float32.
         counts: (B·H, Q), int32: lengths of the lists; 0 in dense blocks.
-        starts: (B·H, Q, 2), float32: the row's maximum, NaN if a score is NaN; then a lower bound of its normaliser
-            A, or in dense blocks t = 1 − (α − 1)A.
-        dense: (B·H, blocks of rows), int64: 0 where lists are used. For a dense block first + 2³²·end, if its mass lies
-            in the blocks of keys from `first` on and before `end`.
-        marks: (B·G,), int32: 1 if a block of the key head is dense; if all blocks are, 1 if one has shifts ≠ 0.
-        states: (B·H, Q, 4), float32: in dense blocks `_gpu_scores.state_of_rows`.
-        means: (B·H, Q, c), float32: in dense blocks means of the values with weights p^{2−α}.
-        shifts: (B·H, Q), float32: subtracted from the row's scores first (`_gpu_scores.shift_of_rows`); mostly 0.
+        starts: (B·H, Q, 2), float32: the row's largest score, NaN if a score is NaN; then a lower bound of its
+            normaliser A, or in dense blocks t = 1 − (α − 1)A.
+        dense: (B·H, blocks of rows), int64: 0 for a block with lists. For a dense block first + 2³²·end: its mass lies
+            in the blocks of keys first … end − 1.
+        marks: (B·G,), int32: with lists, 1 if the key head has a dense block; without, 1 if it has a shift ≠ 0.
+        states: (B·H, Q, 4), float32: `_gpu_scores.state_of_rows` of the rows of dense blocks.
+        means: (B·H, Q, c), float32: for rows of dense blocks, means of the values with weights p^{2−α}.
+        shifts: (B·H, Q), float32: a number, mostly 0, subtracted from all scores of a row
+            (`_gpu_scores.shift_of_rows`).
     """
 
     keys: Tensor
@@ -81,7 +82,8 @@ class Bounded(NamedTuple):
     Attributes:
         bounds: upper bounds of the scores in each page, (*batch, H, Q, pages), −∞ where no key may be attended.
         chosen: whether a page is read first, (*batch, H, Q, pages).
-        thresholds: keys with scores up to it have no weight, by the scores in these pages, (*batch, H, Q, 1).
+        thresholds: lower bounds of the thresholds τ, (*batch, H, Q, 1), from the scores in these pages: keys with
+            scores up to them have no weight.
     """
 
     bounds: Tensor
@@ -93,10 +95,10 @@ class Boxes(NamedTuple):
     """Boxes around pages of keys.
 
     Attributes:
-        low, high: the least and the largest number of each channel, (B, G, pages, d).
+        low, high: the smallest and the largest number in each channel of a page, (B, G, pages, d).
         size: keys per page.
         first: the number of pages that each query reads first.
-        reads_all: whether then all other pages that may have weight are read.
+        reads_all: whether all other pages that may have weight are read afterwards.
     """
 
     low: Tensor
@@ -107,9 +109,9 @@ class Boxes(NamedTuple):
 
 
 def is_by_distance(bias: Tensor, queries: int, keys: int) -> bool:
-    """Whether a bias has one number per distance: (…, 1, Q + L − 1), query i and key j at index j − i + Q − 1.
+    """Whether a bias has one number per distance: (…, 1, Q + L − 1), that of query i and key j at index j − i + Q − 1.
 
-    With one query such a bias also has one number per key, and counts as a bias in the usual form.
+    The result is False for one query: there such a bias has one number per key, which is the usual form.
     """
     if queries <= 1 or bias.dim() == 0 or bias.shape[-1] != queries + keys - 1:
         return False
@@ -119,7 +121,7 @@ def is_by_distance(bias: Tensor, queries: int, keys: int) -> bool:
 def empty_attended(
     query: Tensor, key: Tensor, value: Tensor, alpha: float | Tensor, options: AttentionOptions, needs_gradient: bool
 ) -> list[Tensor]:
-    """Buffers for the means, (B, H, Q, c), and `AttentionLists`; `marks`, and with lists `dense`, begin at 0."""
+    """Buffers for the means, (B, H, Q, c), and `AttentionLists`; `marks`, and with lists `dense`, are filled with 0."""
     batch, heads, queries = query.shape[:3]
     rows, width = (batch * heads, queries), value.shape[-1]
     listed, capacity, shifted, blank = rows, LIST_CAPACITY, (0, 0), torch.zeros

@@ -73,7 +73,7 @@ def _masked_load(builder, vector, pointer, align, suffix, lanes):  # type: ignor
 
 @intrinsic
 def _above(typing_context, array, offset, count, threshold):  # type: ignore[no-untyped-def]
-    """Mask of the entries > threshold among the first `count` of the vector at array[offset]."""
+    """The mask of the entries > threshold among the first `count` of the vector at array[offset]."""
 
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
         vector, pointer, align, suffix = _vector_at(context, builder, signature.args[0], *arguments[:2])
@@ -125,15 +125,15 @@ def _expand(typing_context, source, position, mask, factor, target, offset, coun
 
 @intrinsic
 def _ones(typing_context, mask):  # type: ignore[no-untyped-def]
-    """Number of set bits of a mask."""
+    """The number of set bits of a mask."""
     return types.uint64(types.uint64), lambda context, builder, signature, arguments: builder.ctpop(arguments[0])
 
 
 @intrinsic
 def wide_vectors(typing_context):  # type: ignore[no-untyped-def]
-    """Let LLVM use vectors of 512 bits in this function where the processor has them.
+    """Let LLVM use vectors of 512 bits in the calling function, where the processor has them.
 
-    LLVM's default is 256 bits, because wider vectors slow old processors down; 256 bits double the time of polynomials.
+    LLVM's default is 256 bits, because 512 bits slow old processors down, but with 256 polynomials take twice as long.
     """
 
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
@@ -164,7 +164,7 @@ def compress_above(key, start, columns, threshold, target, j, other=None, other_
 
 @njit
 def expand_above(key, key_start, columns, threshold, packed, j, factor, target, start):  # type: ignore[no-untyped-def]
-    """Inverse of `compress_above`: target, from `start` on, gets factor·packed[j] where key > threshold, else 0."""
+    """The inverse of `compress_above`: target, from `start` on, gets factor·packed[j] where key > threshold, else 0."""
     lanes = np.uint64(_VECTOR_BITS // 8 // key.itemsize)
     taken = j * np.uint64(packed.shape[1])
     for i in range(np.uint64(0), columns, lanes):

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# One thread computes fewer elements than this faster than it hands them to another thread.
+# The fewest elements per thread: fewer are computed faster than they are handed to another thread.
 _SMALLEST_SHARE = 32768
 
 
@@ -34,14 +34,14 @@ def array_of(tensor: Tensor) -> Any:
 
 
 def matrix_of(tensor: Tensor) -> Any:
-    """`array_of` with one row for each row along the tensor's last axis."""
+    """`array_of` as a matrix, whose rows are those along the tensor's last axis."""
     return array_of(tensor).reshape(-1, tensor.shape[-1])
 
 
 def over_rows(kernel: Callable[..., None], matrix: Any, *arrays: Any, work: int = 1) -> None:
     """Call kernel(matrix, *arrays, start, stop) on ranges of the rows, on as many threads as torch uses.
 
-    `work` is an element's time relative to a score of α-entmax: expensive elements are spread over more threads.
+    `work` is the time of an element relative to that of a score of α-entmax: more threads share expensive elements.
     """
     rows, columns = matrix.shape
     arrays = (matrix, *arrays)

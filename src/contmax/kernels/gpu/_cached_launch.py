@@ -1,7 +1,7 @@
 """Launches that cache the kernels Triton compiled, by the kinds of their arguments (dtypes, alignment).
 
-``kernel[grid](…)`` binds and examines every argument to find the compiled kernel that fits, which takes longer than
-most of our kernels run. `Launch` lets Triton do so once for each kind of arguments, and then calls the launcher of the
+``kernel[grid](…)`` examines every argument to find the compiled kernel that fits, which takes longer than most of our
+kernels run. `Launch` lets Triton do so once for each kind of arguments, and from then on calls the launcher of the
 compiled kernel directly.
 """
 
@@ -102,7 +102,7 @@ class Launch:
 
 
 class ReadyLaunch:
-    """A launch for tensors whose dtypes and device never change: calls read no more of a tensor than its address.
+    """A launch for tensors whose dtypes and device never change: calls read only the addresses of tensors.
 
     Args:
         launch: the launch to call.
@@ -141,7 +141,7 @@ class ReadyLaunch:
 
 @cached(LAUNCHES)
 def _compiled_kernels(*known: Any) -> dict[tuple[Any, ...], DirectCall]:
-    """The cache of compiled kernels, by kinds of tensors, of one function with its options and kinds of numbers."""
+    """Compiled kernels by kinds of tensors: one dictionary for each function, its options and kinds of numbers."""
     return {}
 
 
@@ -160,7 +160,7 @@ def _kinds_and_addresses(tensors: Sequence[Tensor | None]) -> tuple[tuple[Any, .
 def known_of_number(n: float) -> Any:
     """A key of all properties of a number that Triton specialises kernels for.
 
-    For an integer: whether it is 1 or a multiple of 16, and its width in bits; else the type.
+    For an integer: whether it is 1, whether it is a multiple of 16, and its width in bits. For a float: its type.
     """
     if type(n) is not int:
         return type(n)

@@ -63,7 +63,8 @@ def earlier_and_all(x):
 def earlier_ends(ends, n):
     """For each n: how many of the first 31 `ends` are ≤ n, and the largest of these ends (0 if none is); (32,) each.
 
-    `ends`, (32,) in ascending order, and n, (32,), have one entry per thread of a warp: a binary search by `shfl`.
+    `ends`, (32,) in ascending order, and n, (32,), have one entry per thread of a warp. Threads search by bisection,
+    and read each other's entries by `shfl`.
     """
     if _HAS_PTX:
         return tl.inline_asm_elementwise(

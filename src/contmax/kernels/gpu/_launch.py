@@ -20,7 +20,7 @@ class Rows(NamedTuple):
 
 
 def as_rows(*tensors: Tensor) -> tuple[tuple[Tensor, ...], Rows]:
-    """Tensors of one shape, copied if lazily negated or if strides need more than three axes, and their `Rows`."""
+    """Tensors of one shape and their `Rows`; copies them if lazily negated or if strides need more than three axes."""
     tensors = tuple([resolved(x) for x in tensors])
     rows = rows_of(tensors[0].shape, tuple([x.stride() for x in tensors]))
     return as_rows(*(x.contiguous() for x in tensors)) if rows is None else (tensors, rows)
@@ -77,7 +77,7 @@ def in_parts(launch: Callable[..., None], tensors: Sequence[Any], *others: Any) 
         return
     length = x.shape[0]
     each = _most_rows(columns) // (rows // length)
-    # Where an entry of the first axis alone has too many rows, divide the entry further.
+    # If one entry of the first axis alone has too many rows, divide the entry further.
     for part in range(length) if each == 0 else [slice(at, at + each) for at in range(0, length, each)]:
         in_parts(launch, [y[part] if isinstance(y, Tensor) else y for y in tensors], *others)
 
@@ -110,7 +110,7 @@ class Block(NamedTuple):
 CHUNK = 512
 # (columns of a slice, capacity of its candidate list) for few rows and for many, measured on an H200.
 _SLICES_OF_FEW, _SLICES_OF_MANY = (8192, 256), (32768, 512)
-# Where no list of a row is longer, kernels read only this many slots of each list: most lists are short.
+# Kernels read only _SHORT slots of each list of a row if none of its lists is longer: most lists are short.
 _SHORT = 128
 # Lists are longer by this factor if each row has its own α, because rows with α close to 1 have large supports.
 _LONGER = 4
@@ -173,12 +173,12 @@ def forward_block(columns: int, order: int) -> Block:
 
 
 def backward_block(columns: int) -> Block:
-    """The block of a backward pass, which holds more numbers per column."""
+    """The block of a backward pass, which holds more numbers per column than a forward pass."""
     return _block(columns, 512, 512)
 
 
 def _block(columns: int, scores: int, scores_of_a_warp: int) -> Block:
-    """Several short rows with `scores` scores in all, or one longer row; a warp has about `scores_of_a_warp` scores.
+    """A block of short rows with `scores` scores in all, or of one longer row; a warp has about `scores_of_a_warp`.
 
     The numbers that callers pass were measured on an H200.
     """
@@ -195,5 +195,5 @@ def order_of(alpha: float) -> int:
 
 
 def byte_mask(mask: Tensor | None, like: Tensor) -> Tensor:
-    """The mask as uint8 in the shape of `like`; without a mask `like`: a pointer that kernels do not read."""
+    """The mask as uint8 in the shape of `like`; without a mask `like` itself, as a pointer that kernels do not read."""
     return like if mask is None else side_by_side(mask.expand(like.shape)).view(torch.uint8)

@@ -40,7 +40,7 @@ def direct_call(compiled: CompiledKernel) -> DirectCall:
 
 
 def may_be_cached(kernel: Any) -> bool:
-    """Whether the kinds of arguments alone determine the compiled kernel, and no hook watches launches.
+    """Whether the kinds of arguments alone determine the compiled kernel, and launches call no hooks.
 
     False in the interpreter and under profilers: every launch must then go through Triton.
     """

@@ -1,8 +1,9 @@
 """(p̂ − q) W for rows of logits: the gradient of a loss with respect to the inputs of a linear layer.
 
-p̂ of most rows of logits has mass on a few classes only. A list holds these classes, and the rows of the weight W that
-belong to them are added in float32. Where a list would be too long, a dense product takes its place. The host does not
-know how many lists are, so programs of the dense product cover all rows of logits, and end at once where none needs it.
+The prediction p̂ of most rows of logits has mass on a few classes only; q is the target. A list holds these classes,
+and the rows of the weight W that belong to them are added in float32. Where a list would be too long, a dense product
+takes its place. The host does not know which rows those are: programs of the dense product cover all rows of logits,
+and end at once if none needs it.
 """
 
 import torch
@@ -24,7 +25,7 @@ _TILE_ROWS, _TILE_CHANNELS = 128, 128
 
 
 def list_supports(z: Tensor, alpha: float, statistics: Tensor, supports: Supports) -> None:
-    """Write the supports of contiguous logits (T, C), for α > 1, from their statistics, computed without a mask."""
+    """Write the supports of contiguous, unmasked logits (T, C) from their statistics; α > 1."""
     tokens, classes = z.shape
     kinds = {"K": order_of(alpha), "HAS_MAXIMA": statistics.shape[1] > 4, "CHUNK": CHUNK}
     kinds["CAPACITY"] = supports.places.shape[1]
@@ -69,7 +70,7 @@ def _list_support(
     X, STATISTICS, PLACES, MASSES, COUNTS, n, epsilon, stat_stride,
     K: tl.constexpr, HAS_MAXIMA: tl.constexpr, CHUNK: tl.constexpr, CAPACITY: tl.constexpr,
 ):  # fmt: skip
-    """Write the classes with mass of a row of logits, as many as the list holds, and their number.
+    """List the classes with mass of a row of logits, at most CAPACITY of them, and store their number in COUNTS.
 
     Tiles without mass are not read.
     """

@@ -1,8 +1,9 @@
 """Σ_t g_t (p̂_t − q_t) h_tᵀ over tokens t: the gradient of a loss with respect to the weight of a linear layer.
 
-Most tokens have mass on a few classes, which are listed. The pairs (token, class) are sorted by class, so that pairs of
-neighbouring classes lie side by side: one program sums the hidden vectors h_t of the pairs of a block of classes in
-float32, by products with a matrix that has one entry per pair.
+g_t is the cotangent of a token's loss, q_t its target. Its prediction p̂_t mostly has mass on a few classes, which are
+listed. The pairs (token, class) are sorted by class, so that pairs of neighbouring classes lie side by side: a program
+sums the hidden vectors h_t of the pairs of a block of classes in float32, by products with a matrix that has one entry
+per pair.
 
 Tokens with more classes than a list holds are *long*. The host does not know which tokens are long, so the device sorts
 them to the front: programs without a long token end at once, the others recompute logits and multiply densely. The sums
@@ -21,13 +22,13 @@ from contmax.kernels.losses._operators import LinearLoss, Supports
 from contmax.kernels.rows._gpu_row_loss import probabilities
 from contmax.kernels.rows._gpu_rows import saturated
 
-# Classes and channels of a program of `_sum_rows`, and its pipeline stages, of which there are many because loads of
-# hidden vectors wait for loads of their indices.
+# Classes and channels of a program of `_sum_rows`, and its pipeline stages. It has many stages, because loads of hidden
+# vectors wait for loads of their indices.
 _CLASSES, _CHANNELS, _STAGES = 128, 128, 6
 # The number of blocks of classes. Residuals of long tokens are in memory for one block at a time.
 _BLOCKS_OF_CLASSES = 32
-# Tokens and classes of a tile of residuals; and the number of tiles, along the tokens, that read a row of the weight
-# while it is in the cache.
+# Tokens and classes of a tile of residuals; and the number of tiles along the tokens that read a row of the weight in
+# turn, while it is in the cache.
 _TILE_TOKENS, _TILE_CLASSES, _TILES_IN_GROUP = 128, 128, 16
 # The number of hidden vectors that are converted to float32 at a time.
 _WIDE_TOKENS = 1024
@@ -40,7 +41,7 @@ def write_weight_gradients(
 ) -> None:
     """Write Σ_t g_t (p̂_t − q_t) h_tᵀ, (C, D), and Σ_t g_t (p̂_t − q_t), (C,), or empty without a bias.
 
-    Both are summed in float32. The statistics, (T, 4 or more), were computed without a mask, and α > 1.
+    Both are summed in float32. The statistics, (T, 4 or more), belong to unmasked logits, and α > 1.
     """
     hidden, weight, target = side_by_side(loss.hidden), side_by_side(loss.weight), loss.target.contiguous()
     loss, g = loss._replace(hidden=hidden, weight=weight, target=target), laid_out(g)
@@ -69,7 +70,7 @@ def _write_sums(
     order, total = torch.argsort((~is_long).byte(), stable=True), is_long.sum(0, keepdim=True, dtype=torch.int32)
     pairs = _sorted_pairs(loss, supports, g)
     width = blocks_of(blocks_of(classes, _BLOCKS_OF_CLASSES), _CLASSES) * _CLASSES
-    # Row i has the residuals of the i-th long token; rows behind the last long token are not written.
+    # Row i has the residuals of the i-th long token; rows after the last long token are not written.
     residual, tokens = hidden.new_empty(len(hidden), width), blocks_of(len(hidden), _TILE_TOKENS)
     sizes, is_wide = {"CLASSES": _CLASSES, "CHANNELS": _CHANNELS}, hidden.dtype == torch.float32
     tiles = {"K": order_of(loss.alpha), "HAS_BIAS": loss.bias is not None, "ROWS": _TILE_TOKENS}
@@ -133,7 +134,7 @@ def _sorted_pairs(loss: LinearLoss, supports: Supports, g: Tensor) -> tuple[Tens
 
 @triton.jit
 def _name_pairs(PLACES, COUNTS, Y, G, KEYS, slots, n, CAPACITY: tl.constexpr, SLOTS: tl.constexpr):
-    """Store the classes of a token's pairs: KEYS is (T, CAPACITY) for lists, then (T,) for targets; n means no pair."""
+    """Store the classes of a token's pairs, n for no pair, in KEYS: (T, CAPACITY) for lists, then (T,) for targets."""
     r = tl.program_id(0).to(tl.int64)
     count = tl.load(COUNTS + r)
     counts = (count <= CAPACITY) & (tl.load(G + r) != 0.0)
@@ -195,7 +196,7 @@ def _sum_rows(
         i = start + tl.arange(0, ROWS)
         token = tl.load(ORDER + i, mask=i < long, other=0)
         here = i.to(tl.int64)[:, None] * width + columns[None, :]
-        # Columns behind the last class hold garbage, and their sums are not stored.
+        # Columns after the last class hold arbitrary numbers, and their sums are not stored.
         b = tl.load(RESIDUAL + here, mask=(i < long)[:, None], other=0.0)
         wanted = (i < long)[:, None] & inside[None, :]
         h = tl.load(HIDDEN + token[:, None] * h_stride + d[None, :], mask=wanted, other=0.0)
@@ -237,7 +238,7 @@ def _make_residuals(
     DEPTH: tl.constexpr,
 ):  # fmt: skip
     """Store a tile of the residuals g (p̂ − (1−s) e_y) of long tokens, from recomputed logits."""
-    # Programs pass through a group, GROUP tiles high, column by column, so that rows of W stay in the cache.
+    # Programs traverse groups of tiles, GROUP tiles high, column by column, so that rows of W stay in the cache.
     across = GROUP * tl.cdiv(end - begin, CLASSES)
     group, place = tl.program_id(0) // across, tl.program_id(0) % across
     height = tl.minimum(tl.cdiv(tokens, ROWS) - group * GROUP, GROUP)

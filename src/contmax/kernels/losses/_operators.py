@@ -27,7 +27,7 @@ def row_losses(z: Tensor, target: Tensor, mask: Tensor | None, alpha: float, smo
 
     Args:
         z: logits, float32 or half precision.
-        target: class ids (*batch), with one-hot vectors y; or weights (*batch, n), with y the weights over their sum.
+        target: class ids (*batch), whose y is one-hot; or weights (*batch, n), whose y is the weights over their sum.
         mask: boolean, broadcastable to the logits; True for the allowed classes.
         alpha: α in (0, 2].
         smoothing: s in q = (1−s)·y + s·u, u uniform on the allowed classes; the loss has (1−s)·Ω(y) in place of Ω(q).
@@ -97,7 +97,7 @@ class Supports(NamedTuple):
         places: class ids in ascending order, (T, CAPACITY), int32.
         masses: p̂ of these classes, (T, CAPACITY), float32.
         counts: the number of classes with mass, (T,), int32. Entries of a list from its count on are undefined; if the
-            count exceeds CAPACITY, all its entries are.
+            count exceeds CAPACITY, all entries of the list are undefined.
     """
 
     places: Tensor

@@ -1,9 +1,9 @@
 """The mean of a Gaussian over the law of its scale and its slopes, by blocks of pairs, in float32 or float64.
 
 The torch reference in `contmax.expectations` (`_scale_mean`, `_gaussian_forms`) explains the algorithm, the numbers a,
-b, c, n, g, and the path. The rows of a block lie in one array at known distances, so that LLVM sees that rows do not
-overlap; `f`, the dtype of the array, converts constants to its precision. The polynomials of sin and cos are from
-Cephes, the polynomial of arctan is minimax (Remez).
+b, c, n, g of a pair, the number ν (`order`) of the law, and the path. A block is one array `w`; its rows lie at known
+distances, so that LLVM sees that they do not overlap. `f`, the dtype of the array, converts constants to its precision.
+The polynomials of sin and cos are from Cephes, the polynomial of arctan is minimax (Remez).
 """
 
 import math
@@ -15,7 +15,7 @@ from contmax.kernels.cpu import _elementary as fast
 from contmax.kernels.cpu._compiled import kernel
 from contmax.kernels.cpu._lanes import wide_vectors
 
-# Rows of a block: a, b, c, n, g; the path's vertex, size, bend; the value, its slopes in a, …, g and ν (circle: η).
+# Rows of a block: a, b, c, n, g; the path's vertex, size, bend; the value; its slopes in a, …, g, in ν (circle: η).
 A, B, C, N, G, VERTEX, SIZE, BEND, VALUE, BY_A, BY_B, BY_C, BY_N, BY_G, BY_LAW, ROWS = range(16)
 _NEWTON_STEPS = 3
 # arctan x = x + x³ P(x²) for |x| ≤ tan π/8, to 6e-17; sin x = x + x³ S(x²), cos x = 1 − x²/2 + x⁴ C(x²) for |x| ≤ π/4.
@@ -173,7 +173,7 @@ def _add_node(w, order, node):  # type: ignore[no-untyped-def]
 
 @njit(error_model="numpy")
 def path_nodes(rule, f):  # type: ignore[no-untyped-def]
-    """For `integrate`, a row per node u: sinh u, cosh u, the factors of size and bend in the weight, two zeros."""
+    """A row for each node u, for `integrate`: sinh u, cosh u, the factors of size and bend in the weight, two zeros."""
     step = rule[1] / rule[0]
     nodes = np.zeros((int(rule[0]), 6), f)
     for q in range(nodes.shape[0]):

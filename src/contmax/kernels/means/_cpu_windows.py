@@ -1,7 +1,8 @@
 """r = E_p[ψ] of β-Gaussians against Gaussian bases on the line: windows, nodes and sums, density after density.
 
-`contmax.expectations._line_gaussian` has the rule and its symbols. A window is placed once for a pair, and vector
-instructions add a node to all pairs of a density at once. Pairs whose integrand underflows everywhere are skipped.
+`contmax.expectations._line_gaussian` has the rule and its symbols. Each pair of a density and a function has a window,
+placed once; vector instructions then add a node to the sums of all pairs of a density at once. Pairs whose integrand
+underflows everywhere are skipped.
 """
 
 import numpy as np
@@ -52,7 +53,7 @@ def _place(loc, half, order, centre, width, windows, live):  # type: ignore[no-u
 
     The computation is in float64: an error of a window moves all its nodes, and the power k amplifies it.
     """
-    # The largest a/σ_j of a narrow density; the reach of a window, and where a Gaussian underflows, in deviations.
+    # The largest a/σ_j of a narrow density. In standard deviations: the reach of a window; where a Gaussian underflows.
     narrowness = 2.0 * max(1.0, np.sqrt((2.0 * order + 3.0) / 5.0))
     reach, farthest = (5.6, 13.2) if centre.itemsize == 4 else (8.5, 37.4)
     mu, a, count = np.float64(loc), np.float64(half), np.uint64(0)

@@ -5,7 +5,7 @@
 
 With t = μ + bξ the density in ξ is C(ε) (1 − εξ²)^{1/ε}, ε = α − 1, which is exp(−ξ²)/√π at ε = 0. The formulas for b
 and C are those of `contmax.densities._profile`, `contmax.numerics._radial` and `stirling_factor` in
-`contmax.expectations._scale_mean`, in float64, which costs little, since b and C are computed once for a density.
+`contmax.expectations._scale_mean`. They are computed in float64: once per density, this costs little.
 """
 
 import torch
@@ -23,20 +23,20 @@ from contmax.kernels.means._gpu_windows import bounded, length_in_range, load_fu
 from contmax.numerics import unit_gauss_legendre
 
 _HALF_LOG_2PI, _HALF_LOG_2 = tl.constexpr(0.9189385332046727), tl.constexpr(0.34657359027997264)
-# Bounds of ε: with |ε| = _LEAST p is Gaussian to rounding, with ε = _MOST p is uniform.
+# |ε| is at least _LEAST, where p is Gaussian up to rounding, and ε at most _MOST, where p is uniform up to rounding.
 _LEAST, _MOST = tl.constexpr(1e-7), tl.constexpr(1e6)
 _INVERSE_SQRT_2PI = tl.constexpr(0.3989422804014327)
 # Rules by ε: heavy tails below _TAILS, visible ends from _EDGES on, bells between.
 _TAILS, _EDGES = tl.constexpr(-0.02), tl.constexpr(0.25)
-# Most functions of a program (forward, backward), and functions of a thread; measured on an H200.
+# The most functions of a program (forward, backward), and the functions of a thread, measured on an H200.
 _COLUMNS, _BACKWARD_COLUMNS, _TOGETHER = 512, 128, 8
-# With more than _FEW densities a program that computes gradients of functions takes several densities, up to 16.
+# A program that computes gradients of functions takes one density, or up to 16 if there are more than _FEW.
 _FEW = 1024
 
 
 @triton.jit
 def _gap_in_range(gap):
-    """ε = α − 1, not zero; NaN stays NaN."""
+    """ε = α − 1, at most _MOST and at least _LEAST from 0; NaN stays NaN."""
     gap = tl.where(gap > _MOST, _MOST, gap)
     return tl.where(tl.abs(gap) < _LEAST, _LEAST, gap)
 
@@ -70,7 +70,7 @@ def _gamma_ratio(gap):
 
 @triton.jit
 def _row_law(sigma, gap):
-    """ln b, ∂ln b/∂ln σ, ∂ln b/∂α, ln C and dln C/dε, in float64."""
+    """ln b, ∂ ln b/∂ ln σ, ∂ ln b/∂α, ln C and d ln C/dε of a density, in float64."""
     ratio, slope = _gamma_ratio(gap)
     weight = 1.0 / (1.0 + 0.5 * gap)
     log_sigma = tl.log(sigma)
@@ -84,7 +84,7 @@ def _row_law(sigma, gap):
 
 @triton.jit
 def _tail_law(gap):
-    """−ν, ln of the normaliser √(|ν|/2π)/g(|ν|) of the law of the scale, and its derivative in |ν|, for α < 1."""
+    """For the law of the scale with ν < 0 (α < 1): −ν, ln n of its normaliser n = √(|ν|/2π)/g(|ν|), d ln n/d|ν|."""
     x = -(1.0 + 1.5 * gap) / gap
     # Γ(x) = Γ(x + 10)/(x(x+1)…(x+9)): Stirling's series is exact to rounding at x + 10.
     shifted = x + 10.0
@@ -104,7 +104,7 @@ def _tail_law(gap):
 
 @triton.jit
 def _values_and_slopes(mu, scale_ptr, alpha_ptr, row, gap, centre, width, bell_rule, edge_rule, PER_ROW: tl.constexpr):
-    """r; ∂r/∂(μ, length, σ_j, α), where the rule's length is b, a or √V; ∂length/∂σ; NaN if μ, σ or α is, else 0."""
+    """r; ∂r/∂(μ, length, σ_j, α), where `length` is b, a or √V, by rule; ∂length/∂σ; NaN if μ, σ or α is, else 0."""
     sigma = tl.load(scale_ptr + row).to(tl.float64)
     gap = _gap_in_range(tl.load(alpha_ptr + row).to(tl.float64) - 1.0 if PER_ROW else sigma * 0.0 + gap)
     log_b, weight, by_gap, log_constant, log_slope = _row_law(sigma, gap)
@@ -206,7 +206,7 @@ def any_bwd_kernel(
 
 
 def values(given: Parameters, number: float) -> Tensor:
-    """r, (*batch, K), of β-Gaussians; α is a tensor, (*batch), of any dtype, or `number` if that is None."""
+    """r, (*batch, K), of β-Gaussians; α is the third of `given`, (*batch), of any dtype; `number` if that is None."""
     loc, _, index, centre, _ = given
     r = loc.new_empty(*loc.shape, centre.shape[0])
     if r.numel():

@@ -5,11 +5,11 @@ in `_gpu_any_alpha`) and z = (t − μ_j)/σ_j the integrand is (1 − εξ²)^{
 is that of a product of two Gaussians, clipped to the density's reach, in units of the narrower of the two.
 
 **Visible ends**, α > 5/4: with t = μ + a y, k = 1/(α−1) and a = b√k the integrand is (1 − y²)ᵏ exp(−z²/2), in the
-windows of `_gpu_windows`. Where a window ends with the support, the integrand is a fractional power of the distance to
-this end, so the nodes are denser at both ends.
+windows of `_gpu_windows`. Next to an end of the support the integrand is a fractional power of the distance to it, so
+nodes are denser at both ends.
 
-**Heavy tails**, α < 1: the mean over the law of the scale, a Gamma law. The rule is that of `_half_line` in
-`contmax.expectations._scale_mean`: nodes s with ln s = high − sinh w.
+**Heavy tails**, α < 1: the mean over the law of the scale, a Gamma law given by ν = 1/(α−1) + 3/2 < 0. The rule is that
+of `_half_line` in `contmax.expectations._scale_mean`: nodes s with ln s = high − sinh w.
 """
 
 import triton
@@ -18,14 +18,15 @@ import triton.language as tl
 from contmax.kernels.means._gpu_windows import ROOT, add_node, distance, no_sums, values_and_slopes, window
 
 _LOG2E = tl.constexpr(1.4426950408889634)
-# A window's half-width in standard deviations, where also z² exp(−z²/2) of slopes is negligible; half its square.
+# The half-width of a window in standard deviations, beyond which even z² exp(−z²/2), of slopes, is negligible; and half
+# its square.
 _REACH, _LEFT_OUT = tl.constexpr(6.2), tl.constexpr(19.22)
 _FAR = tl.constexpr(1e15)
 _LN2 = tl.constexpr(0.6931471805599453)
 BELL_NODES, EDGE_NODES = tl.constexpr(24), tl.constexpr(30)
-# For heavy tails: the nodes, and −ln of the mass of the law of the scale that is neglected at either end.
+# For heavy tails: the number of nodes, and −ln of the mass of the law of the scale that is neglected at either end.
 _TAIL_NODES, _TAIL_LEFT_OUT = tl.constexpr(32), tl.constexpr(18.0)
-# Distances are clamped to the first number of standard deviations, where r is 0; a of `_form` is at least the second.
+# `_form` clamps distances to _FARTHEST standard deviations, where r is 0, and a = σ_j²/D² to at least _LEAST_SHARE.
 _FARTHEST, _LEAST_SHARE = tl.constexpr(1e12), tl.constexpr(1e-24)
 
 
@@ -45,7 +46,7 @@ def _bell_window(mu, b, centre, width, inverse_width, reach, curvature):
     inverse_b = 1.0 / b
     offset, s = distance(centre, mu) * inverse_b, width * inverse_b
     ratio = b * inverse_width
-    # The middle of the product of both Gaussians in ξ, and `extent`, a multiple of the product's deviation.
+    # In ξ: the middle of the product of both Gaussians, and `extent`, _REACH standard deviations of the product.
     share = 1.0 / (1.0 + 2.0 * s * s)
     middle = offset * share
     small = s < 1.0
@@ -67,7 +68,7 @@ def _bell_at(z, dz, xi, length, rule, n, gap, order):
     u, place = z + dz * x, xi + length * x
     y = gap * (place * place)
     room = tl.maximum(1.0 - y, 1e-30)
-    # Corrects the logarithm for the rounding of 1 − y.
+    # The second term corrects the logarithm for the rounding error of 1 − y.
     log_room = tl.log(room) + ((1.0 - room) - y) * (1.0 + y)
     return u, place, log_room, tl.exp2(log_weight + order * log_room - u * u)
 
@@ -126,7 +127,7 @@ def edges(mu, a, centre, width, k, log_slope, rule):
 
 @triton.jit
 def _form(mu, deviation, centre, width):
-    """1/D, z = (μ − μ_j)/D, σ_j²/D² and V/D²; D² = V + σ_j²."""
+    """1/D, z = (μ − μ_j)/D, a = σ_j²/D² and b = V/D², with D² = V + σ_j²; `deviation` is √V."""
     larger = tl.maximum(deviation, width)
     ratio = tl.minimum(deviation, width) / larger
     inverse = 1.0 / (larger * tl.sqrt(1.0 + ratio * ratio))
@@ -137,7 +138,7 @@ def _form(mu, deviation, centre, width):
 
 @triton.jit
 def _half_line(b, n, x):
-    """`high` and the step of w in ln s = high − sinh w for each pair; b = V/D² and n = z² by `_form`, x = −ν."""
+    """For each pair `high` and the step of w in ln s = high − sinh w; b and z = √n are from `_form`, x = −ν."""
     t = _TAIL_LEFT_OUT / (x + 1.0)
     root = tl.sqrt(2.0 * t)
     above = tl.log(1.0 + t + root)
@@ -147,7 +148,7 @@ def _half_line(b, n, x):
 
 @triton.jit
 def _tail_at(a, b, n, high, w, x):
-    """At the node w: s, 1/e with e = as + b, n s/e, s − 1 − ln s, and the integrand in w; x = −ν."""
+    """At the node w: s; 1/e, e = as + b; n s/e; s − 1 − ln s; and the integrand in w. a, b are from `_form`, x = −ν."""
     growth, shrink = tl.exp(w), tl.exp(-w)
     log_s = high - 0.5 * (growth - shrink)
     s = tl.exp(log_s)

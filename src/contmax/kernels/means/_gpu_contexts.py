@@ -1,8 +1,9 @@
 """The contexts of continuous attention with one density for each sequence, and their gradients.
 
-A density has few parameters, N of its location and N² of its scale, so the context changes along few directions. One
-pass over the values computes the context and these directions, its slopes. A gradient is then a product of the slopes
-with the cotangent, and the backward pass never reads the values again. Launches depend on shapes only, and are cached.
+A context is a sum Σ_ℓ s_ℓ h_ℓ of values h_ℓ with shares s_ℓ, which depend on the density. A density has few parameters,
+N of its location and N² of its scale, so the context changes along few directions. One pass over the values computes
+the context and these directions, its slopes. A gradient is then a product of the slopes with the cotangent, and the
+backward pass never reads the values again. Launches depend on shapes only, and are cached.
 """
 
 import functools
@@ -20,11 +21,11 @@ from contmax.kernels.means._gpu_line import LINE
 from contmax.kernels.means._gpu_pairs import launch_of
 from contmax.kernels.means._gpu_plane import PLANE, PLANE_OF_MATRIX
 
-# All measured on an H200. If the contexts have _MANY entries in total, small programs keep the device busy; with up
-# to _FEW_SLOPES slopes, such a program has registers for more observations at a time.
+# These sizes were measured on an H200. If the contexts have at least _MANY entries in total, programs of one warp keep
+# the device busy; with up to _FEW_SLOPES slopes, such a program has registers for more observations at a time.
 _MANY, _FEW_SLOPES = 2**16, 2
-# A sequence of more than _MANY_TURNS steps of the loop is divided into parts of at least _TURNS_OF_A_PART steps, until
-# there are _PROGRAMS programs.
+# A sequence of more than _MANY_TURNS steps of the loop is divided into parts of at least _TURNS_OF_A_PART steps, as
+# long as there are at most _PROGRAMS programs.
 _MANY_TURNS, _TURNS_OF_A_PART, _PROGRAMS = 16, 4, 512
 # Gradients of values that a program of the backward pass writes, and the most channels that it takes at a time.
 _WRITTEN, _CHANNELS = 4096, 512
@@ -73,7 +74,7 @@ def contexts_bwd_kernel(
     examples, length, channels, row_blocks, column_blocks,
     SHARES: tl.constexpr, PLACES: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """If PLACES > 0, each of the first programs has one density's gradients; others have blocks of gradients of values.
+    """If PLACES > 0, each of the first programs writes one density's gradients; others write gradients of values.
 
     A location has PLACES numbers, a scale PLACES²; shares have SHARES rows per example, the first of which is read.
     """
@@ -113,7 +114,7 @@ class Contexts:
         shape: of the values.
         strides: of the values.
         functions: K, the number of functions ψ, which get no gradients.
-        dimension: n, 1 or 2.
+        dimension: N, 1 or 2.
         k: 1/(α−1), as the families LINE and PLANE of `contmax.kernels.means` take it.
         is_matrix: on the plane, whether the scale is Σ rather than its Cholesky factor.
         device: of all tensors.
@@ -152,9 +153,9 @@ class Contexts:
         *,
         needs_slopes: bool,
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """c, (B, D); shares of the observations and their slopes, (B·(1 + n + n²), L); slopes of c, (B, n + n², D).
+        """c, (B, D); shares of the observations and their slopes, (B·(1 + N + N²), L); slopes of c, (B, N + N², D).
 
-        Without `needs_slopes` the shares are (B, L), and the slopes of c None.
+        Without `needs_slopes` the second result is the shares alone, (B, L), and the third is None.
 
         Args:
             values: H, (B, L, D), without a pending negation.
@@ -183,7 +184,7 @@ class Contexts:
     def gradients(
         self, cotangent: Tensor, shares: Tensor | None, slopes: Tensor | None
     ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        """Gradients of values (None without `shares`), and of loc and scale (None without `slopes` of c)."""
+        """Gradients of values, None without `shares`; and of loc and scale, None without the `slopes` of c."""
         batch, n, cotangent = self._shape[0], self._dimension, laid_out(cotangent)
         # Hooks on saved tensors may return shares and slopes in another dtype or on another device.
         shares, slopes = (x if x is None else laid_out(x.to(cotangent)) for x in (shares, slopes))
@@ -208,10 +209,10 @@ contexts_of = cached(LAUNCHES)(Contexts)
 def _launches_of_contexts(shape: tuple[int, ...], strides: tuple[int, ...], slopes: int) -> tuple[int, list[Launch]]:
     """The number of parts of a sequence, and the launches of contexts without slopes and with slopes.
 
-    If few programs would take many steps, several programs share a sequence, and the caller adds up their results.
+    If few programs would take many steps each, sequences are divided into parts, and the caller adds up their results.
     """
     batch, length, channels = shape
-    # Observations and channels of a step of a program, and its warps.
+    # Observations and channels per step of a program, and its warps.
     rows, columns, warps = 64, 32, 4
     if batch * channels >= _MANY:
         rows, columns, warps = (32, 64, 1) if slopes <= _FEW_SLOPES else (16, 128, 1)
@@ -235,8 +236,8 @@ def _launches_of_contexts(shape: tuple[int, ...], strides: tuple[int, ...], slop
 def _launch_of_gradients(shape: tuple[int, ...], shares: int, dimension: int, device: int) -> ReadyLaunch:
     """The launch of `contexts_bwd_kernel`.
 
-    `shares` is the number of rows of shares per sequence, 0 if values need no gradient; `dimension` is N, 0 if
-    densities need none.
+    `shares`: rows per sequence of the tensor of shares (0: values need no gradient). `dimension`: N (0: densities need
+    no gradient).
     """
     batch, length, channels = shape
     columns = min(power_of_two(channels), _CHANNELS)

@@ -18,7 +18,7 @@ from contmax.kernels.gpu._launch import laid_out, resolved
 
 @triton.jit
 def _place(may_ptr, row, queries, length, columns, inside, HAS_MASK: tl.constexpr):
-    """Whether each position may be attended, and in float32 the centre of its cell in [0, 1] and the side of a cell."""
+    """Whether each position may be attended; the centre of its cell in [0, 1]; and the length of a cell, in float32."""
     if HAS_MASK:
         may = tl.load(may_ptr + (row // queries) * length + columns, mask=inside, other=0) != 0
         counted = may.to(tl.int32)
@@ -111,7 +111,7 @@ def gate_moments(
     Args:
         logits: (B, L) or (B, Q, L), float32, contiguous.
         may: True where a position may be attended, (B, L), contiguous; or None.
-        noise: uniform, of the shape of the logits; gates with noise below `drop` are shut. None shuts none.
+        noise: uniform, of the shape of the logits; gates with noise below `drop` are shut. None: all stay open.
         drop: a threshold for the noise, (), float32.
         shift: added to the logits.
         least: added to the square of the half-width.

@@ -47,7 +47,7 @@ def _gaussian(mu, sigma, centre, width):
 
 @triton.jit
 def _load_densities(loc_ptr, scale_ptr, row, rows, stretch, K: tl.constexpr, RAISED: tl.constexpr):
-    """Load μ and the scale of densities (σ if RAISED, else a); also a, a clamped, and NaN where one is NaN, else 0."""
+    """μ and the scale of densities (σ if RAISED, else a); a; a clamped; and NaN where μ or the scale is NaN, else 0."""
     mu, scale = tl.load(loc_ptr + row, row < rows, other=0.0), tl.load(scale_ptr + row, row < rows, other=1.0)
     half = half_width(scale, stretch, K) if RAISED else scale
     return mu, scale, half, length_in_range(half), nan_from(mu, scale)
@@ -91,7 +91,7 @@ def _half_by_scale(half, scale, K: tl.constexpr):
 
 @triton.jit
 def _values_and_slopes(mu, a, inverse_a, centre, width, rule, constant, K: tl.constexpr, PAIRS: tl.constexpr):
-    """r and ∂r/∂(μ, a, σ_j), by E[ψ′] for a narrow density or k = 0, else by the escort integral; a is σ if k = ∞."""
+    """r and ∂r/∂(μ, a, σ_j); slopes are E[ψ′] for a narrow density or k = 0, else escort integrals. a is σ if k = ∞."""
     if K < 0:
         r, z, inverse = _gaussian(mu, a, centre, width)
         share = r * inverse
@@ -177,7 +177,7 @@ def _block(rows: int, columns: int) -> tuple[int, int, int]:
     many = rows * columns >= 2**17
     block_columns = min(power_of_two(columns), 512)
     block_rows = max(1, min((512 if many else 128) // block_columns, power_of_two(rows)))
-    # If pairs are many, a thread takes eight pairs and loads each node once for all eight.
+    # If there are many pairs, a thread takes eight of them and loads each node once for all eight.
     return block_rows, block_columns, 2 if many else 4
 
 

@@ -1,8 +1,8 @@
 """r = E_p[ψ] on the plane and its gradients: a block of densities against a block of basis functions in each program.
 
 The rule is that of `contmax.expectations._space_gaussian` for fixed α with k = 1/(α−1) ≥ 1, and for α = 1 (k = ∞). The
-kernels also compute the covariance of the density, V = vLLᵀ with v = F²(l₁₁l₂₂)^{−2p}, p = 1/(2k+2). All arithmetic is
-in float32, except for √v and Cholesky factors of Σ.
+kernels also compute the covariance of the density, V = vLLᵀ with v = F²(l₁₁l₂₂)^{−2p} and the power p = 1/(2k+2). All
+arithmetic is in float32, except for √v and Cholesky factors of Σ.
 """
 
 import math
@@ -77,7 +77,7 @@ def _pairs(mu, tril, root, centre_ptr, basis_ptr, column, columns, norm, order, 
     else:
         b, c = (k_11 * k_11 + k_21 * k_21 + k_22 * k_22) * a, crossed * crossed
         value, by_a, by_b, by_c, by_n, by_g = mean_and_slopes(a, b, c, n, g, order, rises, runs)
-        # The slope of the value in ln a: all five numbers are proportional to a, and the form's factor to √a.
+        # The slope of the value in ln a: all five numbers are proportional to a, and the factor before the mean to √a.
         whole = 0.5 * value + a * by_a + b * by_b + c * by_c + n * by_n + g * by_g
         by_trace, by_det = by_b - whole, by_c - whole
     # Slopes in the entries of K and y, without the factor 2 of squares.
@@ -97,7 +97,7 @@ def _pairs(mu, tril, root, centre_ptr, basis_ptr, column, columns, norm, order, 
 
 @triton.jit
 def _through_functions(mass, slopes, form):
-    """Slopes in μ_j and L_j from r (`mass`) and its slopes in μ and T; a cotangent multiplies inputs and results."""
+    """Slopes in μ_j and L_j from `mass` = r and its slopes in μ and T; callers may multiply both by a cotangent."""
     by_1, by_2, by_11, by_21, by_22 = slopes
     y_1, y_2, k_11, k_21, k_22, first, second = form
     by_first = -(y_1 * by_1 + k_11 * by_11) - mass / first
@@ -107,7 +107,7 @@ def _through_functions(mass, slopes, form):
 
 @triton.jit
 def _through_root(slopes, tril, root, power, MATRIX: tl.constexpr):
-    """Six slopes in μ and L, or with MATRIX in μ and Σ = LLᵀ, from slopes in μ and T = √v L; √v = F(l₁₁l₂₂)^−p."""
+    """Six slopes in μ and L (with MATRIX in μ and Σ = LLᵀ), from slopes in μ and T = √v L; √v = F(l₁₁l₂₂)^−p."""
     by_1, by_2, by_11, by_21, by_22 = slopes
     l_11, l_21, l_22 = tril
     turned = power * (by_11 * l_11 + by_21 * l_21 + by_22 * l_22)

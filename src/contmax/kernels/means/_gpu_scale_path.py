@@ -95,7 +95,7 @@ def _place(a, b, c, n, g, order):
 
 @triton.jit
 def _term(a, b, c, n, g, order, vertex, size, bend, rise, run):
-    """At one node: the integrand times its weight, s, 1/s, 1/e and q = (ns + g)/e, each as real and imaginary part."""
+    """At one node: the integrand times its weight, s, 1/s, 1/e and q = (ns + g)/e; e = as + b + c/s. All complex."""
     power = 0.5 - order
     s_re, s_im = vertex + bend * (1.0 - run), size * rise
     squared = s_re * s_re + s_im * s_im
@@ -119,9 +119,10 @@ def _term(a, b, c, n, g, order, vertex, size, bend, rise, run):
 
 @triton.jit
 def mean_and_slopes(a, b, c, n, g, order, rises, runs):
-    """The mean of each pair and its slopes in a, b, c, n, g, without the factor of its form and the law's normaliser.
+    """The mean of each pair and its slopes in a, b, c, n, g, without two factors: the form's and the law's normaliser.
 
-    `rises` and `runs` point to sinh u and cosh u at the nodes u. The compiler removes slopes that are not read.
+    `order` is ν of the law; `rises` and `runs` point to sinh u and cosh u at the nodes u. The compiler removes slopes
+    that are not read.
     """
     vertex, size, bend = _place(a, b, c, n, g, order)
     value, by_a, by_b = tl.zeros_like(a), tl.zeros_like(a), tl.zeros_like(a)

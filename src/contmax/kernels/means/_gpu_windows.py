@@ -18,7 +18,7 @@ ROOT, INVERSE_ROOT = tl.constexpr(0.8493218002880191), tl.constexpr(1.1774100225
 
 @triton.jit
 def length_in_range(x):
-    """x clamped to [SHORTEST, LONGEST]."""
+    """Clamp x to [SHORTEST, LONGEST]."""
     return tl.minimum(tl.maximum(x, SHORTEST), LONGEST)
 
 
@@ -83,7 +83,8 @@ def window(mu, a, inverse_a, centre, width, inverse_width, wide_from):
     length = high - low
     z = tl.where(narrow, (low * a - offset) * inverse_width, low)
     dz = length * tl.where(narrow, inverse_ratio, 1.0)
-    # 1 ± y must have a common y, whose error hardly moves (1 − y²)ᵏ; the power k amplifies an error of one factor.
+    # Compute 1 + y and 1 − y from one y: an error of y hardly changes (1 − y²)ᵏ, but the power k amplifies an error of
+    # one factor alone.
     left = 1.0 + tl.where(narrow, low, (offset + width * low) * inverse_a)
     right = 1.0 - tl.where(narrow, high, (offset + width * high) * inverse_a)
     span = length * tl.where(narrow, 1.0, ratio)
@@ -137,8 +138,8 @@ def values_and_slopes(sums, size, inverse_width, inverse_a, narrow, unit, power)
     masses, by_loc, by_half, by_width, wide_loc, wide_half = sums
     share = size * tl.where(narrow, inverse_width * -INVERSE_ROOT, inverse_a)
     by_loc = tl.where(narrow, by_loc, (power * unit) * wide_loc) * share
-    # (2k+1)y² − 1 is summed as 2k y² − (1 − y²). In 2k − (2k+1)(1 − y²) digits would cancel: at y = 0 the terms
-    # are 2k and 2k + 1, their difference −1.
+    # Sum (2k+1)y² − 1 as 2k y² − (1 − y²). As 2k − (2k+1)(1 − y²) it would lose digits: at y = 0 the terms are 2k and
+    # 2k + 1, their difference −1.
     by_half = tl.where(narrow, unit * by_half, (power * unit * unit) * wide_half - masses) * share
     by_width = (by_width * (INVERSE_ROOT * INVERSE_ROOT) - masses) * size * inverse_width
     return masses * size, by_loc, by_half, by_width

@@ -87,7 +87,7 @@ _LONGEST_ROW = 16384
 
 
 def gates_are_compiled(logits: Tensor) -> bool:
-    """Whether `_gpu_gates` takes these logits: in eager calls only, since compilers fuse torch operations in traces."""
+    """Whether `_gpu_gates` takes these logits: eager ones only, since in traces compilers fuse torch's operations."""
     return (
         logits.dtype == torch.float32
         and 0 < logits.shape[-1] <= _LONGEST_ROW

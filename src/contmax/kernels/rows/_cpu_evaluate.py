@@ -1,7 +1,8 @@
 """The sums of Newton's method over the scores of a row, and the probabilities once the normaliser is known.
 
-v are the scores of a row less their maximum, t and c are `origin` and `constant` of the row (`_cpu_solve.ROW`),
-ε = α − 1 and k = 1/ε. With u = [c + ε(v − t)]₊, p = uᵏ is not yet normalised, and s = p^{2−α} = u^{k−1} is −∂p/∂t.
+v are the scores of a row less their maximum, ε = α − 1, k = 1/ε. t and c are `origin`, `constant` of `_cpu_solve.ROW`:
+t is the threshold if c = 0, A if c = 1. The root is u = [c + ε(v − t)]₊, p = uᵏ is not yet normalised, and the escort
+s = p^{2−α} = u^{k−1} is −∂p/∂t.
 """
 
 import numpy as np
@@ -10,14 +11,14 @@ from numba import njit
 from contmax.kernels.cpu import _elementary as fast
 from contmax.kernels.cpu._lanes import PROCESSOR_LANES, wide_vectors
 
-# Reassociation lets a reduction use vector lanes. Only sums may be reassociated: x − max − A in another order would
-# lose digits, so the functions that compute summands allow only contraction (FMA).
+# Options for functions that sum: reassociation lets a sum use vector lanes. Functions that compute the summands allow
+# only contraction (FMA), because x − max − A in another order would lose digits.
 REDUCTION = {"reassoc", "nsz", "contract"}
 ZERO = np.uint64(0)
-# Sums are in the precision of the scores within a chunk of this many scores, and in float64 across chunks.
+# Scores per chunk of a sum: within a chunk sums have the precision of the scores, across chunks float64.
 CHUNK = np.uint64(512)
-# Scores per chunk of the final sum (`weights`): it divides all probabilities, so it must be more accurate than sums of
-# Newton's steps. Rounding errors of equal terms (flat rows) add up, so each lane adds few terms on every processor.
+# Scores per chunk of the final sum (`weights`), which divides all probabilities, and so must be more accurate than sums
+# of Newton's steps: each lane adds few terms, because rounding errors of equal terms (flat rows) add up.
 LAST_CHUNK = np.uint64(32) * PROCESSOR_LANES
 
 
@@ -33,7 +34,7 @@ def largest(x, r, start, stop):  # type: ignore[no-untyped-def]
 
 @njit(fastmath=REDUCTION)
 def shifted(x, r, v, j):  # type: ignore[no-untyped-def]
-    """v[j] ← x[r] less its maximum; returns (maximum, Σ v), where the sum is NaN if some score is NaN or +inf."""
+    """v[j] ← x[r] less its maximum; returns the maximum, and Σ v, which is NaN if some score is NaN or +inf."""
     wide_vectors()
     n = np.uint64(x.shape[1])
     top = largest(x, r, ZERO, n)
@@ -51,13 +52,13 @@ def shifted(x, r, v, j):  # type: ignore[no-untyped-def]
 
 @njit(fastmath=fast.CONTRACT)
 def _base(distance, e):  # type: ignore[no-untyped-def]
-    """u = [ε(v − t)]₊, for c = 0, from `distance` = v − t and `e` = ε."""
+    """The root u = [ε(v − t)]₊ for c = 0, from `distance` = v − t and `e` = ε."""
     return fast.maximum(e * distance, type(distance)(0))
 
 
 @njit
 def _distance(v, t, rest):  # type: ignore[no-untyped-def]
-    """v − origin, where origin = t + rest has more digits than the dtype of v."""
+    """v − origin, where the origin has more digits than the dtype of v: it is the sum t + rest."""
     return (v - t) - rest
 
 
@@ -70,7 +71,7 @@ def integer_power(u, order):  # type: ignore[no-untyped-def]
 
 @njit(error_model="numpy", fastmath=fast.CONTRACT)
 def _escort_and_base(distance, e, power):  # type: ignore[no-untyped-def]
-    """(s, u) for c = 0, with p = s·u, and s = 0 off the support; `distance` is v − t, `power` k − 1."""
+    """s and u for c = 0: p = s·u, and off the support s = 0, u = 1. `distance` is v − t, `power` k − 1."""
     zero, one = type(distance)(0), type(distance)(1)
     u = e * distance
     inside = u > zero
@@ -81,7 +82,7 @@ def _escort_and_base(distance, e, power):  # type: ignore[no-untyped-def]
 
 @njit(error_model="numpy", fastmath=fast.CONTRACT)
 def _escort_and_base_from_one(distance, e, power):  # type: ignore[no-untyped-def]
-    """(s, u) as `_escort_and_base`, but for c = 1, accurate as α → 1."""
+    """s and u for c = 1, accurate as α → 1: p = s·u, and off the support s = 0, u = 1. `power` is k − 1."""
     kind = type(distance)
     zero, one = kind(0), kind(1)
     # For ε < 0 a score of −inf would give y = +inf: take the lowest finite number instead, where p = 0 too.
@@ -89,7 +90,7 @@ def _escort_and_base_from_one(distance, e, power):  # type: ignore[no-untyped-de
     inside = y > -one
     y = y if inside else zero
     u = one + y
-    # log1p(y) is ln u plus (rounding error of u)/u. The error matters where u ≈ 1, and there 1/u ≈ 2 − u.
+    # log1p(y) = ln u + (rounding error of u)/u. The error matters only where u ≈ 1, where 1/u ≈ 2 − u.
     lost = (y - (u - one)) * fast.maximum(one + one - u, zero)
     w = fast.exp(power * (fast.log(u) + lost))
     return (w if inside else zero), u
@@ -97,7 +98,7 @@ def _escort_and_base_from_one(distance, e, power):  # type: ignore[no-untyped-de
 
 @njit(fastmath=REDUCTION)
 def sums(v, j, n, t, constant, epsilon, k, order):  # type: ignore[no-untyped-def]
-    """(Σ p, Σ s) of v[j, :n]; `constant` is c, `order` is k if k is 1, 2, 3 or 4 (c = 0 then), else 0."""
+    """Σ p and Σ s of v[j, :n]; `constant` is c, `order` is k if k is 1, 2, 3 or 4 (c = 0 then), else 0."""
     wide_vectors()
     zero = v.dtype.type(0)
     e, power = v.dtype.type(epsilon), v.dtype.type(k - 1.0)
@@ -132,7 +133,7 @@ def sums(v, j, n, t, constant, epsilon, k, order):  # type: ignore[no-untyped-de
 
 @njit
 def _moment(v, p):  # type: ignore[no-untyped-def]
-    """v·p, and 0 where p is 0 (v may be −inf there)."""
+    """v·p; where p is 0, v may be −inf, and the result is 0."""
     product = v * p
     return product if p > type(p)(0) else type(p)(0)
 

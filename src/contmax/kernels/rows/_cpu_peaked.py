@@ -1,10 +1,12 @@
 r"""Delicate rows, whose gradient depends on the last digits of small probabilities: they are solved again in float64.
 
-If one score has most of the mass, the gradient is as small as the other probabilities, and has their relative error.
-For 3/2 < α < 2 the gradient depends on p^{2−α}, which is steep where p is small. For v = x − max x, ε = α − 1,
-d = v + 1/ε and the normaliser A, p = [1 + ε(v − A)]₊^{1/ε} = [ε(d − A)]₊^{1/ε}. Near the threshold v and 1/ε cancel,
-so d is computed by error-free sums. The unknown is A, since the threshold A − 1/ε loses digits of a small A. Each of
-m equal maxima has probability 1 − q, q = −expm1(log1p(−εA)/ε). If S is the mass of all other scores, A solves
+There are two kinds. If one score has most of the mass, the gradient is as small as the other probabilities, and has
+their relative error. For 3/2 < α < 2 the gradient depends on p^{2−α}, which is steep where p is small.
+
+With v = x − max x, ε = α − 1, d = v + 1/ε and the normaliser A, p = [1 + ε(v − A)]₊^{1/ε} = [ε(d − A)]₊^{1/ε}. Near the
+threshold v and 1/ε cancel, so d is computed by error-free sums. The unknown is A, since the threshold A − 1/ε loses
+digits of a small A. Each of m equal maxima has probability 1 − q, q = −expm1(log1p(−εA)/ε). If S(A) is the mass of all
+other scores, A solves
 
     S(A) + (m − 1) − m q(A) = 0.
 
@@ -23,7 +25,7 @@ from contmax.kernels.rows._cpu_solve import integer_order, normaliser, pad
 
 # If A is larger than this, p_max ≤ 1/3 for every α > 0, and the gradient is not small.
 _LARGEST = 2.0
-# p^{2−α} is steep where u = p^{α−1} is below this.
+# p^{2−α} is steep where the root u = p^{α−1} is below this.
 _STEEP = 0.01
 # For ε up to this, the threshold is so far below the maximum that probabilities next to it underflow.
 _NEAR = 1 / 16
@@ -34,7 +36,7 @@ _BLOCK = np.uint64(64)
 
 @njit(error_model="numpy")
 def is_delicate(v, j, row):  # type: ignore[no-untyped-def]
-    """Whether row j needs `sharpen`: p^{2−α} is steep or jumps at a score, or (α < 2) one has half of Σ p^{2−α}."""
+    """Whether row j needs `sharpen`: p^{2−α} is steep or jumps at a score, or (α < 2) a score has half of Σ p^{2−α}."""
     if not row.top > -np.inf:
         return False
     a = normaliser(row)
@@ -61,14 +63,14 @@ def _nearest(v, j, n, threshold):  # type: ignore[no-untyped-def]
 def sharpen(x, r, row, listed, places, distances, shares, p):  # type: ignore[no-untyped-def]
     """Write p[r] of a delicate row; returns Ω* − max x. `listed` … `shares` are four buffers of one row each."""
     near, a, rough_eps = row.epsilon > _NEAR, normaliser(row), np.finfo(x.dtype).eps
-    # No score up to this number has mass: the threshold less its possible rounding error.
+    # The threshold less its largest rounding error: no score up to this number has mass.
     threshold = row.top + (a - row.k) - 64.0 * rough_eps * (1.0 + row.k + abs(row.top))
     count = _list(x, r, x.dtype.type(threshold if row.epsilon > 0.0 else -np.inf), listed, places)
     row.constant = 0.0 if near else 1.0
     row.order = integer_order(row.epsilon, _EPS)
     maxima = _measure(listed, count, row, near, distances)
     row.n = pad(distances, ZERO, count, -np.inf)
-    # A small A may be mere rounding, so start from 0 instead.
+    # A small A may be rounding error alone: start from 0 instead.
     rough = math.sqrt(rough_eps)
     # A step squares the error, except for ε > ½, where Σ p^{2−α} may be steep.
     accuracy = 2.0 * _EPS if row.epsilon > 0.5 else 0.25 * rough

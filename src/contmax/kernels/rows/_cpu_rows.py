@@ -21,7 +21,7 @@ from contmax.kernels.rows._cpu_solve import (
     pad,
 )
 
-# The most rows, and the most scores, solved side by side: their buffers fit into the fastest cache of a processor.
+# The most rows, and the most scores of them all, solved side by side: their buffers fit into the fastest cache.
 _MOST_TOGETHER = 8
 _SCORES_TOGETHER = 2048
 
@@ -64,7 +64,7 @@ def _of_row(alpha, r):  # type: ignore[no-untyped-def]
 
 @njit(error_model="numpy")
 def _finish(scores, j, row, w, p, r):  # type: ignore[no-untyped-def]
-    """Write the probabilities of row r; returns Ω* − max x: Ω* itself would lose digits if scores are large."""
+    """Write the probabilities of row r; returns Ω* − max x (not Ω*, which loses digits if scores are large)."""
     wide_vectors()
     columns, factor = np.uint64(p.shape[1]), p.dtype.type(1.0 / row.mass)
     if not row.top > -np.inf:
@@ -82,11 +82,11 @@ def _finish(scores, j, row, w, p, r):  # type: ignore[no-untyped-def]
 
 @kernel(error_model="numpy")
 def backward_rows(p, g, alpha, grad, grad_alpha, start, stop):  # type: ignore[no-untyped-def]
-    """grad ← s (g − ⟨s, g⟩/⟨s, 1⟩) of rows start … stop − 1, s = p^{2−α}; grad_alpha, unless empty, ← −⟨grad, D⟩."""
+    """grad ← s (g − ⟨s, g⟩/⟨s, 1⟩) of rows start … stop − 1, s = p^{2−α}; grad_alpha ← −⟨grad, D⟩ unless empty."""
     wide_vectors()
     columns, needs_alpha = np.uint64(p.shape[1]), grad_alpha.shape[0] > 0
     zero, one = p.dtype.type(0), p.dtype.type(1)
-    # Buffers for the support of one row: p, g, s and D = ∂/∂α log_{2−α} p.
+    # Buffers for the support of one row: p, the cotangent g, the escort s, and D = ∂/∂α log_{2−α} p.
     shape = (np.uint64(1), columns + ROOM)
     weight, cotangent = np.empty(shape, p.dtype), np.empty(shape, p.dtype)
     escort, curvature = np.empty(shape, p.dtype), np.empty(shape, p.dtype)
@@ -110,7 +110,7 @@ def backward_rows(p, g, alpha, grad, grad_alpha, start, stop):  # type: ignore[n
         _centre(cotangent, n, escort, anchor, product / total)
         expand_above(p, r * columns, columns, zero, cotangent, ZERO, one, grad, r * columns)
         if needs_alpha:
-            # `cotangent`, by now the gradient, sums to 0, so subtract an anchor from D, which rounds less.
+            # `cotangent` now holds the gradient, which sums to 0: subtract an anchor from D, so that less is rounded.
             grad_alpha[r] = -_product(curvature, cotangent, n, _anchor(weight, curvature, n))[0]
 
 
@@ -136,7 +136,7 @@ def _escort(p, n, epsilon, s):  # type: ignore[no-untyped-def]
 
 @njit
 def _quarters_and_rest(power, p):  # type: ignore[no-untyped-def]
-    """(quarters, rest), power = quarters/4 + rest in [0, 2): rest·ln p has a smaller error than power·ln p."""
+    """Split a power in [0, 2) into quarters/4 + rest: rest·ln p has a smaller error than power·ln p."""
     quarters = int(4.0 * power + 0.5)
     return quarters, p.dtype.type(power - quarters / 4.0)
 
@@ -161,7 +161,7 @@ def _escort_and_curvature(p, n, epsilon, s, d):  # type: ignore[no-untyped-def]
     kind = p.dtype.type
     quarters, rest = _quarters_and_rest(1.0 - epsilon, p)
     zero, one, e, inverse_square = kind(0), kind(1), kind(epsilon), kind(1.0 / epsilon**2)
-    # Below this |y| `direct` cancels, and the series is exact to the precision of the dtype.
+    # Below this |y|, `direct` loses digits by cancellation, and the series is exact to the precision of the dtype.
     near = kind(1.0 if p.itemsize == 4 else 0.25)
     c0, c1, c2, c3, c4 = kind(1 / 2), kind(1 / 3), kind(1 / 8), kind(1 / 30), kind(1 / 144)
     c5, c6, c7, c8, c9 = kind(1 / 840), kind(1 / 5760), kind(1 / 45360), kind(1 / 403200), kind(1 / 3991680)
@@ -180,7 +180,7 @@ def _escort_and_curvature(p, n, epsilon, s, d):  # type: ignore[no-untyped-def]
 
 @njit(fastmath=REDUCTION | {"nnan"})
 def _anchor(p, g, n):  # type: ignore[no-untyped-def]
-    """g at the largest p, which callers subtract: if one point has most of the mass, g less its mean would cancel."""
+    """g at the largest p. Callers subtract it: with most of the mass on one point, g less its mean would cancel."""
     wide_vectors()
     lowest = g.dtype.type(-np.inf)
     top, anchor = p.dtype.type(0), lowest

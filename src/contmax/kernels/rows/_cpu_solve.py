@@ -1,8 +1,9 @@
-"""The normaliser A of rows of α-entmax, 0 < α ≤ 2, and the scores that can carry mass.
+"""The normaliser A of rows of α-entmax, 0 < α ≤ 2, and the scores that may have mass.
 
 Reference: `contmax.maps._threshold.newton_normaliser`. At α = 2, 3/2, 4/3 and 5/4 Newton's method takes a few
 multiplications per score. At any other α it takes logarithms; there one evaluation at the next larger of these four
-gives lower bounds of A and of τ = A − 1/(α−1). Only scores above τ carry mass, so scores below its bound are dropped.
+gives lower bounds of A and of the threshold τ = A − 1/(α−1). Only scores above τ have mass, so scores below its bound
+are dropped.
 
 A step of Newton's method waits for the previous step, so a processor works best on several rows side by side.
 Indices are unsigned: a loop that starts at a signed number would not be vectorised.
@@ -19,17 +20,17 @@ from contmax.kernels.rows._cpu_evaluate import ZERO, integer_power, shifted, sum
 
 # LLVM unrolls loops over logarithms to this many scores per turn; rows are padded to a multiple.
 _TURN = np.uint64(2) * LANES
-# The spare entries behind a row of a buffer, for padding or for the last vector that `compress_above` writes.
+# Spare entries at the end of each row of a buffer, for padding or for the last vector that `compress_above` writes.
 ROOM = _TURN
 _MOST_STEPS = 64
-_FAR, _SMALL = 0.2, 0.02  # bounds of ε: up to _FAR `origin` is A, not the threshold; up to _SMALL use expm1
+_FAR, _SMALL = 0.2, 0.02  # for ε ≤ _FAR, `origin` is A, not the threshold; for ε ≤ _SMALL, expm1 is used
 
 # The state of a row whose normaliser A is sought. `top` is the maximum of its scores, `mean` the mean of v (the scores
 # less `top`), n the number of v with padding, `epsilon` α − 1, `k` its inverse, `order` k if k is 1, 2, 3 or 4, else 0.
-# `origin` is a lower bound: of the threshold A − k if `constant` is 0 (v − origin is then exact near the threshold, to
-# save the digits of small p), of A if `constant` is 1 (ε ≤ _FAR). u = 1 + ε(v − A) = constant + ε(v − origin).
+# `origin` is a lower bound of A if `constant` is 1 (ε ≤ _FAR), of the threshold A − k if `constant` is 0: v − origin is
+# then exact near the threshold, where p is small. Roots are u = 1 + ε(v − A) = constant + ε(v − origin).
 # `mass` and `slope` are Σ p and Σ p^{2−α} at the last evaluation. Newton's steps end when `excess` (`_excess`, 0 for
-# mass 1) is within `tolerance`. No v up to `lowest` carries mass. `product` is Σ v p of the solved row.
+# mass 1) is at most `tolerance`. No v up to `lowest` has mass. `product` is Σ v p of the solved row.
 _STEP = ("origin", "constant", "mass", "slope", "excess", "tolerance")
 _FIELDS = ("top", "mean", "epsilon", "k", *_STEP, "lowest", "product")
 ROW = np.dtype([(name, "f8") for name in _FIELDS] + [("n", "u8"), ("order", "i8")])
@@ -78,7 +79,7 @@ def begin(x, r, epsilon, flat, scores, j, row):  # type: ignore[no-untyped-def]
 
 @njit(error_model="numpy")
 def bound(flat, eps, row):  # type: ignore[no-untyped-def]
-    r"""Start a row with k ≠ 1, 2, 3, 4 from a lower bound of A; sets row.lowest, up to which no score carries mass.
+    r"""Start a row with k ≠ 1, 2, 3, 4 from a lower bound of A; sets row.lowest: no score up to it has mass.
 
     `begin` chose the largest integer m ≤ 4 with m ≤ k = 1/ε. At some a it evaluated S = Σ uᵐ and T = Σ s, where
     u = [1 + (v − a)/m]₊ and s = u^{m−1}. The inequalities of Hölder and Lyapunov give
@@ -86,7 +87,7 @@ def bound(flat, eps, row):  # type: ignore[no-untyped-def]
         (Σ p)^ε = ‖[1 + ε(v − A)]₊‖_k ≥ Σ s (1 + ε(v − A)) / ‖s‖_{k/(k−1)},    ‖s‖_{k/(k−1)} ≤ S^{(m−1)ε} T^{1−mε}.
 
     So Σ p ≥ 1 at A = ⟨s, v⟩/T + (1 − N^{−ε})/ε, N = Tᵐ/S^{m−1}. This bound is exact for N scores that all equal
-    ⟨s, v⟩/T, and equals a Newton step if k = m. For α ≤ 1 the bound is Jensen's, and all scores carry mass.
+    ⟨s, v⟩/T, and equals a Newton step if k = m. For α ≤ 1 the bound is Jensen's, and all scores have mass.
     """
     row.tolerance, row.lowest = np.inf, -np.inf
     if row.order > 0 or not row.top > -np.inf:
@@ -96,7 +97,7 @@ def bound(flat, eps, row):  # type: ignore[no-untyped-def]
         m = int(min(4.0, row.k))
         ratio = row.slope / row.mass
         a = row.origin + m / ratio + _shrunk(row.slope * integer_power(ratio, m - 1), row.epsilon, row.k)
-        # Rounding may carry `a` past the root by a few units in the last place: step back farther.
+        # Rounding may take `a` past the root by a few units in the last place: step back farther than that.
         _start_at(row, a - 64.0 * eps * (1.0 + a))
         row.lowest = normaliser(row) - row.k
     else:
@@ -105,7 +106,7 @@ def bound(flat, eps, row):  # type: ignore[no-untyped-def]
 
 @njit
 def narrow(scores, j, candidates, row):  # type: ignore[no-untyped-def]
-    """candidates[j] ← the scores of row j that can carry mass, if its order is 0."""
+    """candidates[j] ← the scores of row j that may have mass; does nothing if row.order is not 0."""
     if row.order == 0 and row.top > -np.inf:
         start, lowest = j * np.uint64(scores.shape[1]), scores.dtype.type(row.lowest)
         count = compress_above(scores, start, row.n, lowest, candidates, j)
@@ -155,7 +156,8 @@ def _shrunk(count, epsilon, k):  # type: ignore[no-untyped-def]
 def _excess(mass, epsilon, k):  # type: ignore[no-untyped-def]
     """(1 − S^{−ε})/ε of the mass S, or ln S at ε = 0.
 
-    For S < 4, ε ≠ 0 a Padé approximant replaces the formula. It is exact at ε = 1 and never larger: no step overshoots.
+    For S < 4, ε ≠ 0 a Padé approximant replaces the formula. It is exact at ε = 1 and never larger than the formula, so
+    that no step overshoots.
     """
     if mass < 4.0 and epsilon != 0.0:
         x = mass - 1.0
@@ -165,7 +167,7 @@ def _excess(mass, epsilon, k):  # type: ignore[no-untyped-def]
 
 @njit(error_model="numpy")
 def _tolerance(epsilon, order, eps):  # type: ignore[no-untyped-def]
-    """The excess E from which a step leaves an error E^min(k, 2) ≈ eps, since Σ p^{2−α} is Hölder of order k − 1."""
+    """The excess E from which one step leaves an error E^min(k, 2) ≈ eps, as Σ p^{2−α} is Hölder of order k − 1."""
     if epsilon == 0.0:
         return np.finfo(np.float64).max  # one step is exact
     if epsilon <= 0.5:
@@ -175,7 +177,7 @@ def _tolerance(epsilon, order, eps):  # type: ignore[no-untyped-def]
 
 @njit
 def flat_normalisers(n):  # type: ignore[no-untyped-def]
-    """An array: n, then for m = 1 … 4 the A of n scores that are all 0, at α = 1 + 1/m.
+    """An array of five numbers: n, then for m = 1 … 4 the A of n scores that are all 0, at α = 1 + 1/m.
 
     The mean of n scores plus this A is a lower bound of their A, by Jensen's inequality: exp_{2−α} is convex.
     """

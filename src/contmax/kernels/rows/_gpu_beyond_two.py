@@ -1,14 +1,15 @@
-r"""α-entmax for α > 2, in float64 and logarithms as in `contmax.maps._threshold`, but without sorting rows.
+r"""α-entmax for α > 2, in float64 with logarithms, as in `contmax.maps._threshold`, but without sorting rows.
 
-A tensor α may have values on both sides of 2, and to read the values the host would wait for the device. So these
-kernels run after the ordinary kernels at every tensor α; programs whose rows have α ≤ 2 end at once.
+A tensor α may have values on both sides of 2, and the host would have to wait for the device to read them. So these
+kernels run after the ordinary kernels for every tensor α; programs whose rows have α ≤ 2 end at once.
 
 With ε = α − 1 all probabilities follow from x_m, the smallest score in the support, and its probability v:
 
     p_i(v) = (ε(x_i − x_m) + v^ε)^{1/ε}.
 
-The sum of p_i(0) over the scores above a candidate for x_m grows as the candidate falls; x_m is the smallest score with
-a sum below 1. Bisection over all float32 numbers finds x_m in 32 readings of the row. Newton's method then finds ln v.
+The sum of p_i(0) over the scores above a candidate for x_m grows as the candidate falls; x_m is the smallest score
+whose sum is below 1. Bisection over all float32 numbers finds x_m in 32 readings of the row. Then Newton's method finds
+ln v.
 """
 
 import triton
@@ -18,13 +19,13 @@ from contmax.kernels.rows._gpu_lists import load_chunk
 from contmax.kernels.rows._gpu_rows import row_offsets
 
 _NEWTON_STEPS = tl.constexpr(14)  # twice the worst case found
-# Stands for ln 0: its exponential is 0.
+# This number stands for ln 0: its exponential is 0.
 _LOG_ZERO = tl.constexpr(-1e5)
 
 
 @triton.jit
 def log_probability(x, lowest, log_v, epsilon):
-    """ln p_i(v) of scores x_i ≥ x_m = `lowest`, else _LOG_ZERO; for v = 0, `log_v` is _LOG_ZERO."""
+    """ln p_i(v) of scores x_i ≥ x_m, else _LOG_ZERO; `lowest` is x_m, `log_v` is ln v, or _LOG_ZERO for v = 0."""
     above = x > lowest
     log_base = tl.where(above, tl.log(tl.where(above, x - lowest, 1.0) * epsilon) / epsilon, _LOG_ZERO)
     distance = tl.minimum(tl.abs(log_v - log_base), 1e4)
@@ -75,7 +76,7 @@ def last_log_probability(X, M, at, mask_at, n, lowest, epsilon, HAS_MASK: tl.con
     """ln v with Σ p_i(v) = 1, by Newton's method on the logarithm of Σ (p_i(v) − p_i(0)) within a bracket."""
     base = mass_and_slope(X, M, at, mask_at, n, lowest, epsilon * 0.0 + _LOG_ZERO, epsilon, HAS_MASK, CHUNK)[0]
     room = tl.maximum(1.0 - base, 1e-300)
-    # As v grows from 0, p_m grows by v and every other p_i by at most v: with < e²² points, room/e²² ≤ v ≤ room.
+    # As v grows from 0, p_m grows by v and every other p_i by at most v: with n < e²² points, room/e²² ≤ v ≤ room.
     high = tl.log(room)
     low = high - 22.0
     log_v = high
@@ -132,7 +133,7 @@ def curvature_of(log_p, y):
 
 @triton.jit
 def moved_by_alpha(p, log_p, log_s, last_log_p, epsilon):
-    """s (D − D_j), s = p^{2−α}, j the point of smallest p: −∂p/∂α before centring, as in `contmax.maps._jacobian`."""
+    """s (D − D_j), −∂p/∂α before centring, as in `contmax.maps._jacobian`; s = p^{2−α}, p_j the smallest p > 0."""
     y, last = epsilon * log_p, epsilon * last_log_p
     near = tl.maximum(tl.abs(y), tl.abs(last)) <= 1.0
     difference = curvature_of(log_p, y) - curvature_of(last_log_p, last)
@@ -143,7 +144,7 @@ def moved_by_alpha(p, log_p, log_s, last_log_p, epsilon):
 
 @triton.jit
 def load_support(P, G, here, at, gn, start, n, anchor, alpha, CHUNK: tl.constexpr):
-    """p, ln p, ln s, g − anchor and ln s|g − anchor| of a chunk, in float64; s is p^{2−α}, and 0 off the support."""
+    """p, ln p, ln s, g − anchor and ln(s |g − anchor|) of a chunk, in float64; s is p^{2−α}, 0 off the support."""
     columns = start + tl.arange(0, CHUNK)
     p = tl.load(P + here + columns, mask=columns < n, other=0.0).to(tl.float64)
     inside = p > 0.0
@@ -160,9 +161,10 @@ def backward_beyond_two(
     P, G, A, DX, DA, rows, n, size_b, size_c, ga, gb, gc, gn, largest,
     NEEDS_ALPHA: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
-    """Store gradients of rows with α > 2. As in `contmax.maps._jacobian`, s = p^{2−α} is summed as s / max s.
+    """Store gradients of rows with α > 2. As in `contmax.maps._jacobian`, sums of s = p^{2−α} are sums of s / max s.
 
-    The anchor, subtracted from g, is g at a point of smallest p. y = s (g − anchor) e^{−Λ}, Λ such that max |y| = 1.
+    The anchor, which is subtracted from g, is g at a point of smallest p > 0. In y = s (g − anchor) e^{−Λ} the number Λ
+    makes max |y| = 1.
     """
     for i in range(ROWS):
         r = tl.program_id(0) * ROWS + i

@@ -3,8 +3,8 @@
 The threshold of any part of a row is a lower bound of the row's threshold. A program of one warp reads a slice of a row
 tile by tile, and remembers the largest score that each of its threads has met. The threshold of these 32 scores is a
 lower bound that grows as the program reads. The program lists the scores above this bound, among them all scores with
-mass. Together the lists of a row form a short row (`_gpu_long_rows`). A list that overflows (flat rows, α ≤ 1) has a
-count above its capacity.
+mass. Together the lists of a row form a short row (`_gpu_long_rows`). A list may overflow (flat rows, α ≤ 1): its count
+then exceeds its capacity.
 """
 
 import triton
@@ -14,7 +14,7 @@ from contmax.kernels.rows._gpu_row_loss import soft_sums
 from contmax.kernels.rows._gpu_rows import epsilon_of_rows, row_offsets
 from contmax.kernels.rows._gpu_solve import below, climb
 
-# If no thread has to list more than this many scores of a tile, each thread lists its scores one by one.
+# If no thread has more scores of a tile to list than this, each thread lists its scores one by one.
 _FEW_OF_A_THREAD = tl.constexpr(3)
 # The relative rounding error of maximum + A − score in float32, with a margin.
 _LAST_BITS = tl.constexpr(2.4e-7)
@@ -32,7 +32,7 @@ def load_chunk(X, M, at, mask_at, start, n, HAS_MASK: tl.constexpr, CHUNK: tl.co
 
 @triton.jit
 def by_threads(x, VECTOR: tl.constexpr):
-    """A tile as (turns, 32, VECTOR): in each turn, each thread of a warp loads VECTOR neighbouring numbers."""
+    """Reshape a tile to (turns, 32, VECTOR): in each turn, each thread of a warp loads VECTOR neighbouring numbers."""
     return tl.reshape(x, [x.shape[0] // (32 * VECTOR), 32, VECTOR])
 
 
@@ -45,7 +45,7 @@ def largest_of_threads(x, VECTOR: tl.constexpr):
 @triton.jit
 def append(VALUES, PLACES, first, count, x, bound, column, CAPACITY: tl.constexpr, VECTOR: tl.constexpr,
            HAS_PLACES: tl.constexpr):  # fmt: skip
-    """Append the scores of a tile above a bound, and their places, to a list of `count` scores; returns the new count.
+    """Append the scores of a tile above `bound`, and their places, to a list of `count` scores; returns the new count.
 
     If no thread has many of these scores, each thread appends its own, so that no score moves between threads.
     """
@@ -122,7 +122,7 @@ def list_scores(
             met = tl.maximum(top, tile_maximum)
             met = tl.where(met == -float("inf"), 0.0, met)
             more = soft_sums(y_soft[None, :], (x - met)[None, :], epsilon, K)
-            # `product` is relative to the largest score so far: shift the sum of the earlier tiles to it.
+            # `product` sums scores less the largest so far: when that grows, correct the part of earlier tiles.
             product += mass * (origin - met) + more[2]
             origin = met
             mass += more[0]
@@ -187,6 +187,6 @@ def listed_slots(COUNTS, r, slices, CAPACITY: tl.constexpr, SLICES: tl.constexpr
     slot = tl.arange(0, SLICES * SLOTS)
     slice_ = slot // SLOTS
     count = tl.load(COUNTS + r * slices + slice_, mask=slice_ < slices, other=0)
-    # The count of a list that overflowed is above its capacity.
+    # The count of an overflowing list exceeds its capacity.
     taken = slot % SLOTS < tl.minimum(count, CAPACITY)
     return taken, (r.to(tl.int64) * slices + slice_) * CAPACITY + slot % SLOTS, slice_

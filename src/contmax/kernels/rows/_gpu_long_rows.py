@@ -34,7 +34,7 @@ def chunk_sums(
     X, M, at, mask_at, n, top, t, epsilon,
     K: tl.constexpr, ROUGH: tl.constexpr, HAS_MASK: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
-    """Sums of weights, escorts (`relative_weights`) and weights·y over a row, y = scores − `top`; (1,) each."""
+    """Sums over a row of weights, escorts (`relative_weights`) and weights·y, with y = score − `top`; (1,) each."""
     # Reduce once, at the end, so that threads wait for each other once.
     total = tl.zeros([1, CHUNK], tl.float32)
     slope = tl.zeros([1, CHUNK], tl.float32)
@@ -96,7 +96,7 @@ def solve_long_rows(
     CHUNK: tl.constexpr, SLICE: tl.constexpr, CAPACITY: tl.constexpr, SLICES: tl.constexpr, SLOTS: tl.constexpr,
     SHORT: tl.constexpr,
 ):  # fmt: skip
-    """Call `solve_long_row`: if PER_ROW, with K = −1 only for α next to 1, because K = 0 costs less."""
+    """Call `solve_long_row`. If PER_ROW, use K = −1 only for rows with α next to 1, because K = 0 costs less."""
     row = tl.program_id(0) + tl.arange(0, 1)
     epsilon = epsilon_of_rows(A, fixed_epsilon, row, row >= 0, PER_ROW, 1)
     tensors = (X, M, Y, P, SCORES, PLACES, COUNTS, PEAKS, SUMS, STATISTICS, LOSS)
@@ -163,7 +163,7 @@ def solve_long_row(
             # Read the row once more after the last step, for its sums.
             climbing = (not arriving) & (steps < 40)
             if not ROUGH and K != 1 and K <= 2:  # as in `solved_from`
-                # End at a step that does not change t (where |ε| < 0.1: A), even if Σ p exceeds 1.
+                # End with a step that does not change t (or A, where |ε| < 0.1), even if Σ p exceeds 1.
                 near = tl.abs(epsilon) < 0.1
                 moves_on = tl.where(near, normaliser + step != normaliser, t - epsilon * step != t)
                 left = moves_on & exceeds(total, normaliser, t, epsilon, K, ROUGH)
@@ -244,7 +244,8 @@ def backward_long_rows(
     elif (SHORT < SLOTS) & (longest <= CAPACITY):
         slope = fill_listed(*listed, K, NEEDS_ALPHA, ROUGH, SLICE, CAPACITY, SLICES, SLOTS)
     else:
-        # The anchor is g at the largest p. Threads reduce, and so wait for each other, once per reading of the row.
+        # The anchor, which is subtracted from g, is g at the largest p. Threads wait for each other in a reduction, so
+        # reduce only after each reading of the row.
         top, anchors = tl.zeros([CHUNK], tl.float32), tl.zeros([CHUNK], tl.float32)
         wrong = tl.zeros([CHUNK], tl.float32)
         for start in range(0, n, CHUNK):

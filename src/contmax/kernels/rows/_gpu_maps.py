@@ -37,10 +37,10 @@ from contmax.kernels.rows._gpu_rows import backward_rows, forward_rows
 LONGEST_ON_CHIP, LONGEST_WITH_LOGARITHMS, LONGEST_BACKWARD = 32768, 16384, 8192
 # Kernels compute the offset of an element within its row, column times stride, in 32 bits.
 TOO_FAR = 2**31
-# With more rows than this, a program of `_gpu_beyond_two` checks sixteen rows, because few rows have α > 2.
+# If there are more rows, each program of `_gpu_beyond_two` checks sixteen, because few rows have α > 2.
 _MANY_ROWS = 2048
 _CHUNK_BEYOND_TWO = 512
-# The most registers per thread when listing logits: with more, too few warps fit to hide the latency of reading.
+# The most registers per thread of `list_scores`, for losses: with more, too few warps fit to hide the latency of loads.
 _REGISTERS, _REGISTERS_WITH_SOFT_TARGETS = 80, 96
 # Numbers per slice in SUMS of `list_scores`.
 _SUMS_OF_SLICE = 5
@@ -127,7 +127,7 @@ def entmax_rows_backward(
         needs_alpha: whether the caller needs the gradient of α.
 
     Returns:
-        (*batch, n), contiguous; (*batch, 1) in float32, or empty, (0,).
+        The gradient of the scores, (*batch, n), contiguous; and of α, (*batch, 1) in float32, or (0,) if not needed.
     """
     p = p.contiguous()
     grad = empty_rows(p, dtype)
@@ -186,7 +186,7 @@ class ReadyRows:
         return p
 
     def backward(self, p: Tensor, g: Tensor) -> Tensor | None:
-        """The gradient of the scores from p and its cotangent; None if these tensors do not fit one launch."""
+        """The gradient of the scores from p and its cotangent; None if one launch cannot take these tensors."""
         strides = g.stride()
         try:
             launch = self._backward[strides]
@@ -211,7 +211,7 @@ def ready(x: Tensor, alpha: float, dtype: torch.dtype) -> ReadyRows | None:
 def _ready_rows(
     shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype, to: torch.dtype, device: int, alpha: float
 ) -> ReadyRows | None:
-    """`ready`, cached by what it reads of the scores."""
+    """`ready`, cached by the properties of the scores that it reads."""
     if not 0 < alpha <= 2 or alpha == 1 or not shape or 0 in shape or dtype not in TRITON_DTYPES:
         return None
     kind = Kind(alpha, has_mask=False)
@@ -260,7 +260,7 @@ def backward_of_rows(rows: Rows, step: int, kind: Kind, needs_alpha: bool) -> La
 
 @cached(LAUNCHES)
 def _beyond_two(kernel: Any, rows: Rows, *numbers: float, **kinds: bool) -> Launch:
-    """The launch of a kernel of `_gpu_beyond_two`, with its last numbers and its first constants."""
+    """The launch of a kernel of `_gpu_beyond_two`; `numbers` are its last numbers, `kinds` its first constants."""
     each = 16 if rows.total > _MANY_ROWS else 1
     numbers = (rows.total, rows.columns, *rows.places, *numbers)
     return Launch(kernel, (blocks_of(rows.total, each),), numbers, {**kinds, "ROWS": each, "CHUNK": _CHUNK_BEYOND_TWO})
@@ -296,7 +296,7 @@ def _longest(kind: Kind) -> int:
 
 
 def _of_rows(alpha: float | Tensor, p: Tensor) -> float | Tensor:
-    """α as a number ≤ 2, or as a tensor of one α per row, (*batch, 1): kernels for α > 2 read it from memory."""
+    """α as a number ≤ 2, or as a tensor of one α per row, (*batch, 1), which kernels for α > 2 need."""
     if not isinstance(alpha, Tensor):
         return alpha if alpha <= 2 else p.new_full((*p.shape[:-1], 1), alpha, dtype=torch.float32)
     return alpha.expand(*p.shape[:-1], 1)

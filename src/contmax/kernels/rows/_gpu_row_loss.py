@@ -1,11 +1,11 @@
 """Losses and statistics of rows with known normaliser, and p̂ from the statistics in the backward pass.
 
-The statistics are four numbers and, for rows of several tiles, the maximum of each tile: the backward pass does not
-read tiles without mass. For soft targets the last is (1−s)/S, the factor of the targets.
+The statistics are four numbers (`store_statistics`) and, for rows of several tiles, the maximum of each tile: the
+backward pass does not read tiles without mass. Soft targets add one number at the end, their factor (1−s)/S.
 
 With logits z and smoothing s, the loss of a row is Ω*(z) + (1−s)·(Ω(q) − ⟨z, q⟩) − s·⟨z, u⟩, u uniform on the allowed
 classes. Its gradient is p̂ − (1−s)·q − s·u. The target q is e_y for a class y, so that Ω(q) = 0, or y/S for soft
-targets y ≥ 0 with the sum S. With h(y) = log_{2−α} y = (y^ε − 1)/ε, smooth through ε = α − 1 = 0,
+targets y ≥ 0 with the sum S. With ε = α − 1 and h(y) = log_{2−α} y = (y^ε − 1)/ε, which is smooth through ε = 0,
 
     Ω_α(y/S) = Σ (y/S) h(y/S) / α,      h(y/S) = S^{−ε} h(y) + h(1/S),
 
@@ -18,7 +18,7 @@ import triton.language as tl
 from contmax.kernels.rows._gpu_rows import inverse_cube_root
 from contmax.kernels.rows._gpu_solve import below, log, relative_weights
 
-# `deformed_log` raises smaller numbers to this: their powers are negligible, and `log` takes no smaller numbers.
+# `deformed_log` replaces smaller numbers by this: their powers are negligible, and `log` takes no smaller numbers.
 _LEAST = tl.constexpr(1e-37)
 
 

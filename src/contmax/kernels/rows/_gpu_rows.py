@@ -1,6 +1,6 @@
 """α-entmax over rows that fit on the chip: forward and backward, each with one reading of its arguments.
 
-Rows are addressed by three leading axes (a, b, c) with their own strides, so slices, transposed heads and broadcast
+Kernels address rows by three leading axes (a, b, c) with their own strides, so slices, transposed heads and broadcast
 masks need no copy. The gradient is s (g − ⟨g⟩): s = p^{2−α}, and ⟨g⟩ is the mean of the cotangent g under s.
 """
 
@@ -117,14 +117,14 @@ def curvature(p, epsilon, ROUGH: tl.constexpr = False):
 def unbiased(along, rest, rates, mass):
     """`along` = Σ s D (g − ⟨g⟩), corrected by `rest` = Σ s (g − ⟨g⟩), which is 0 but for the rounding error of ⟨g⟩.
 
-    `rates` is Σ s D, `mass` Σ s; each is (R,).
+    `rates` is Σ s D, `mass` Σ s; each is (R,). s is p^{2−α}, D `curvature`.
     """
     return along - rest * (rates / tl.where(mass > 0.0, mass, 1.0))
 
 
 @triton.jit
 def pulled_back(p, g, epsilon, K: tl.constexpr, ROUGH: tl.constexpr, NEEDS_ALPHA: tl.constexpr):
-    """s (g − ⟨g⟩), (R, B), 0 off the support; and if NEEDS_ALPHA −Σ s D (g − ⟨g⟩), (R,), D = `curvature`."""
+    """Gradients of scores, s (g − ⟨g⟩), (R, B), and if NEEDS_ALPHA of α, −Σ s D (g − ⟨g⟩), (R,), D = `curvature`."""
     s = escort_of(p, epsilon, K, ROUGH)
     # Take g relative to its value at the largest p: where one point has nearly all the mass, g − ⟨g⟩ would cancel.
     anchor = tl.max(tl.where(p == tl.max(p, 1)[:, None], g, -float("inf")), 1)

@@ -1,14 +1,14 @@
 r"""The normaliser A of rows of scores that are on the chip, and the mass of each score.
 
 With ε = α − 1, k = 1/ε and scores y ≤ 0 less their maximum, p = [1 + ε(y − A)]₊ᵏ = uᵏ. We call u = [t + εy]₊ the root,
-with t = 1 − εA = p_max^ε, and p^{2−α} = u^{k−1} the escort. Scores y ≤ τ = A − k, the threshold, have no mass. Weights
-are p for K > 0, and p / p_max = [1 + ε y/t]₊ᵏ for K ≤ 0, which near α = 1 depends less on the rounding of t. In the end
-weights are divided by their sum, so A need not be exact. Newton's method finds A on the power mean, as in
-`contmax.maps._threshold`.
+with t = 1 − εA = p_max^ε, and p^{2−α} = u^{k−1} the escort. Scores y ≤ τ = A − k, the threshold, have no mass. Newton's
+method finds A on the power mean, as in `contmax.maps._threshold`.
 
-Rows lie along the first axis of a block, (R, B). K is k if k is 1, 2, 3 or 4, where powers are products. Any other α
-in (0, 2] takes one logarithm and one exponential per score: K = 0 if |α − 1| ≥ 0.1, K = −1 if α may be closer to 1.
-ROUGH weights, good to four digits, cost half as much: enough for bounds, and for half precision.
+The rows of a block of scores, (R, B), lie along its first axis. The constant K chooses the code. K is k if k is 1, 2, 3
+or 4: powers are products. Any other α in (0, 2] takes one logarithm and one exponential per score: K = 0 if
+|α − 1| ≥ 0.1, K = −1 if α may be closer to 1. Weights are p for K > 0, and p / p_max = [1 + ε y/t]₊ᵏ for K ≤ 0, which
+near α = 1 depends less on the rounding of t. In the end weights are divided by their sum, so A need not be exact. ROUGH
+weights, good to four digits, cost half as much: enough for bounds, and for half precision.
 """
 
 import triton
@@ -19,11 +19,11 @@ from contmax.kernels.gpu._instructions import quick_log2, quick_power
 # Scores at or below this number are masked.
 NOTHING = tl.constexpr(-1.0e30)
 _MOST_STEPS = tl.constexpr(40)
-# `climb` ends at steps up to this times t: the next error is about the step's square, except at α = 2 (p has a kink).
+# `climb` ends with a step of at most this times t: the error left is about its square, except at α = 2 (p has a kink).
 _LAST_STEP = tl.constexpr(3e-4)
 _LAST_STEP_ROUGH = tl.constexpr(3e-3)
 _LAST_STEP_LINEAR = tl.constexpr(3e-7)
-# The most by which Σ p may exceed 1: before the last step if ROUGH, else after it.
+# How much Σ p may exceed 1: before the last step if ROUGH, else after it.
 _LAST_MASS_ROUGH = tl.constexpr(2e-2)
 _LAST_MASS = tl.constexpr(4e-6)
 # Roots up to this multiple of the largest root count as 0. At α = 2 the gradient jumps where the threshold equals a
@@ -63,7 +63,7 @@ def rough_log(u):
 
 @triton.jit
 def log1p(w):
-    """ln(1 + w) for w > −1; at w = −1 finite but meaningless."""
+    """ln(1 + w) for w > −1; at w = −1 the result is finite but meaningless."""
     u = 1.0 + w
     lost = tl.where(tl.abs(w) < 0.5, w - (u - 1.0), 0.0)  # the rounding error of 1 + w
     return tl.fma(lost, 2.0 - u, log(tl.maximum(u, 1e-37)))
@@ -71,7 +71,7 @@ def log1p(w):
 
 @triton.jit
 def expm1_ratio(x):
-    """(eˣ − 1)/x, 1 at 0, to a few digits."""
+    """(eˣ − 1)/x to a few digits; 1 at x = 0."""
     small = tl.abs(x) < 0.02
     return tl.where(small, 1.0 + x * (0.5 + x * 0.16666667), (tl.exp(x) - 1.0) / tl.where(small, 1.0, x))
 
@@ -84,7 +84,7 @@ def log1p_series(w):
 
 @triton.jit
 def log1p_ratio(w, epsilon, v):
-    """ln(1 + w)/ε for w = ε v, which is v at ε = 0."""
+    """ln(1 + w)/ε for w = ε v; at ε = 0 the result is v."""
     small = tl.abs(epsilon) < 1e-5
     curved = log1p(w) * (1.0 / tl.where(small, 1.0, epsilon))
     return tl.where(small, v * log1p_series(w), curved)
@@ -144,7 +144,7 @@ def relative_weights(y, t, epsilon, K: tl.constexpr, ROUGH: tl.constexpr = False
     elif K > 0:
         return powers_of_roots(tl.maximum(tl.fma(y, epsilon[:, None], t[:, None]), 0.0), epsilon, K)
     elif K == 0 and ROUGH:
-        # Masked scores get no mass: their root is 0 for ε > 0, else ≥ 1e20, and the exponent < −2 then takes it to 0.
+        # Masked scores get no mass: for ε > 0 their root is 0; for ε < 0 it is ≥ 1e20, and the exponent < −2.
         return powers_of_roots(tl.maximum(tl.fma(y, (epsilon / t)[:, None], 1.0), 0.0), epsilon, K)
     else:
         v = y * (1.0 / t)[:, None]
@@ -209,7 +209,7 @@ def newton_step(total, slope, normaliser, t, epsilon, K: tl.constexpr, ROUGH: tl
         return ratio * shrinking(total, K) * K
     else:
         if K == 0:
-            # The largest weight is 1, after normalisation p_max = 1/total, and t should be p_max^ε.
+            # The largest weight is 1, so p_max is 1/total after normalisation, and t should be p_max^ε.
             some = tl.maximum(total, 1e-37)
             next_t = quick_power(some, -epsilon) if ROUGH else tl.exp(-epsilon * log(some))
             return ratio * (t - next_t) / epsilon
@@ -282,7 +282,7 @@ def climb(y, epsilon, normaliser, t, K: tl.constexpr, ROUGH: tl.constexpr, TO_TH
 
 @triton.jit
 def solve(y, epsilon, normaliser, t, K: tl.constexpr, ROUGH: tl.constexpr):
-    """`climb`, for wide rows first over the largest of every four scores.
+    """Like `climb`, but wide rows climb first over the largest of every four scores.
 
     The A of these scores is a lower bound of the row's A. They hold nearly all of the mass, so that few of the
     expensive steps over the whole row remain.
@@ -299,7 +299,7 @@ def solved_from(y, epsilon, normaliser, t, K: tl.constexpr, ROUGH: tl.constexpr)
     normaliser, t = solve(y, epsilon, normaliser, t, K, ROUGH)
     weight, escort = relative_weights(y, t, epsilon, K, ROUGH)
     total, slope = sums(weight, escort)
-    # These sums show whether the last step, though small, left Σ p above 1, which for k > 2 hardly happens.
+    # The last step, though small, may have left Σ p above 1: then climb on. (For k > 2 this hardly happens.)
     if not ROUGH and K != 1 and K <= 2:  # noqa: SIM102, decided at compile time
         if tl.max(exceeds(total, normaliser, t, epsilon, K, ROUGH).to(tl.int32), 0) > 0:
             normaliser, t = climb(y, epsilon, normaliser, t, K, False, True)
