@@ -41,7 +41,7 @@ class KeyPagesCache(DynamicCache):
         >>> import torch, transformers
         >>> from contmax.integrations import transformers as entmax
         >>> entmax.register()
-        >>> config = transformers.GPT2Config(50, 64, 16, 2, 2, eos_token_id=1, bos_token_id=1)
+        >>> config = transformers.GPT2Config(vocab_size=50, n_embd=16, n_layer=2, n_head=2, eos_token_id=1)
         >>> model = transformers.GPT2LMHeadModel._from_config(config, attn_implementation="entmax")
         >>> cache = entmax.KeyPagesCache(model.config)
         >>> words = torch.randint(2, 50, (1, 7))
