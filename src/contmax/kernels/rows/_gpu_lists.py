@@ -140,8 +140,8 @@ def list_scores(
                 normaliser, _ = climb(y, epsilon, normaliser, t, 0, True)
             else:
                 normaliser, _ = climb(y, epsilon, normaliser, t, K, True)
-            # Subtract the rounding error, so that no score with mass is lost. (If scores are very large, those with mass
-            # may all be equal, and A may be less than the spacing of floats.)
+            # Subtract the rounding error, so that no score with mass is lost. (Where scores are large, all scores with
+            # mass may be equal, and A may be less than the spacing of floats.)
             absolute = top + normaliser - _LAST_BITS * tl.abs(top)
             threshold = absolute - reach - (1e-5 if K > 0 else 1e-3) * (1.0 + normaliser)
             bound = tl.max(tl.where(reaches, threshold, -float("inf")), 0)
