@@ -1,4 +1,4 @@
-"""Attention of dense blocks of rows by products of whole tiles, as softmax attention is computed.
+"""Attention of dense blocks of rows by products of whole tiles, like softmax attention.
 
 A block of rows is dense if the list of one of its rows overflows; with few keys, where lists do not pay, all blocks
 are dense. Programs of other blocks return at once: thus the host never waits to know whether a block is dense.

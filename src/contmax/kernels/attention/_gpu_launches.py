@@ -24,7 +24,7 @@ from contmax.kernels.gpu._cached_launch import LAUNCHES, Launch, ReadyLaunch
 _KEY_BLOCK = 64
 # `list_keys`: rows per program; threads per row, doubled for rows of more than _MANY_MAXIMA tiles.
 _LISTED_TOGETHER, _THREADS_OF_A_ROW, _MANY_MAXIMA = 16, 8, 256
-# `list_undecided` multiplies 32 keys at a time, not 16, if four tiles have this many keys or more.
+# `list_undecided` multiplies 32 keys at a time, not 16, if a group of four tiles has this many keys or more.
 _LONG_TILE = 512
 # The most keys in undecided tiles of a row: L/_UNDECIDED_SHARE, or _FEW_UNDECIDED if that is more.
 _UNDECIDED_SHARE, _FEW_UNDECIDED = 16, 256
@@ -47,7 +47,7 @@ class Listing(NamedTuple):
 
 
 def _width_of_tiles(kind: AttentionKind) -> int:
-    """WIDE of the kernels: four times the keys of a tile."""
+    """WIDE of the kernels: the number of neighbouring keys that a group of four tiles shares."""
     return 64 * power_of_two(blocks_of(kind.keys, 16 * kind.tuning.most_tiles))
 
 

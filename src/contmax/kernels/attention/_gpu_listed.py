@@ -279,7 +279,7 @@ def _where_same(PAIRS, at, exists, same):
 
 @triton.jit
 def entries_of(OFFSETS, key_head, block, key_blocks, cells):
-    """Index of the first entry of a block of keys, and the end of its entries, among all sorted entries.
+    """The index of the first entry of a block of keys among all sorted entries, and the end of its entries.
 
     A block of keys has `cells` cells: one per block of rows of each query head that shares the keys.
     """

@@ -19,7 +19,7 @@ from contmax.kernels.attention._gpu_decoding import (
 from contmax.kernels.attention._gpu_scores import PRECISION, Extras, epsilon_of_heads, larger, with_extras
 from contmax.kernels.rows._gpu_solve import NOTHING
 
-# The largest rounding errors of a score and its bound together, relative to the sum of |q·k| over the channels.
+# The sum of the largest rounding errors of a score and of its bound, relative to Σ |q·k| over the channels.
 _ROUNDING = tl.constexpr(4e-6)
 
 

@@ -312,7 +312,10 @@ def state_of_weights(maximum, t, epsilon, unit, K: tl.constexpr, ROUGH: tl.const
 
 @triton.jit
 def weights_of_scores(x, first, second, epsilon, unit, K: tl.constexpr, ROUGH: tl.constexpr):
-    """Weights, escorts, and roots (weights again if no line is used) of scores x; first, second: `state_of_weights`."""
+    """Weights, escorts and roots of scores x; `first` and `second` are `state_of_weights`.
+
+    If these are not a line of roots, the third result is the weights again.
+    """
     if ROUGH and K != ANY_POWER:
         return powers_of_line(x, first, second, epsilon, K)
     else:

@@ -17,7 +17,7 @@ from contmax.kernels.attention._tensors import (
 
 # The most list entries, because their indices have 32 bits, and the most heads, which are an axis of CUDA's grids.
 _MOST_ENTRIES, _MOST_HEADS = 2**31, 65535
-# Decoding holds all scores in memory, 4 bytes each: at most this many.
+# The most scores of a call of decoding, which holds them all in memory, 4 bytes each.
 _MOST_SCORES = 2**31
 
 

@@ -147,7 +147,7 @@ class Sizes(NamedTuple):
 
 
 class Lists(NamedTuple):
-    """Candidate lists of all slices: a few per cent of the scores' memory, more if each row has its own α."""
+    """Candidate lists of all slices. They take a few per cent of the scores' memory, more if each row has its own α."""
 
     sizes: Sizes
     values: Tensor  # in the dtype of the scores, so that nothing is rounded

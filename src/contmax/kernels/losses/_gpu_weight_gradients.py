@@ -134,7 +134,7 @@ def _sorted_pairs(loss: LinearLoss, supports: Supports, g: Tensor) -> tuple[Tens
 
 @triton.jit
 def _name_pairs(PLACES, COUNTS, Y, G, KEYS, slots, n, CAPACITY: tl.constexpr, SLOTS: tl.constexpr):
-    """Store the classes of a token's pairs, n for no pair, in KEYS: (T, CAPACITY) for lists, then (T,) for targets."""
+    """Store the classes of a token's pairs in KEYS, (T, CAPACITY) for lists, then (T,) for targets; n means no pair."""
     r = tl.program_id(0).to(tl.int64)
     count = tl.load(COUNTS + r)
     counts = (count <= CAPACITY) & (tl.load(G + r) != 0.0)
@@ -170,7 +170,7 @@ def _sum_rows(
     first_class, n, channels, width, h_stride,
     CLASSES: tl.constexpr, CHANNELS: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    """Store a (CLASSES, CHANNELS) tile of the gradient of W: sums over pairs and over long tokens, plus EVERY."""
+    """Store a (CLASSES, CHANNELS) tile of the gradient of W: sums over pairs and long tokens, plus `_every_class`."""
     tile = first_class // CLASSES + tl.program_id(0)
     c = tile * CLASSES + tl.arange(0, CLASSES)
     d = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)

@@ -93,7 +93,7 @@ def _stirling(order):  # type: ignore[no-untyped-def]
 
 @njit(error_model="numpy")
 def _circle_nodes(eta):  # type: ignore[no-untyped-def]
-    """Nodes of `path.integrate` on a circle about s = 1, weights from moments E[(s − 1)ᵐ], and ∂weights/∂η."""
+    """Nodes of `path.integrate` on a circle about s = 1, with weights from moments E[(s − 1)ᵐ], and ∂weights/∂η."""
     moments, slopes, nodes = np.zeros(_MOMENTS + 1), np.zeros(_MOMENTS + 1), np.zeros((_CIRCLE, 6))
     moments[0], moments[1], slopes[1] = 1.0, -eta, -1.0
     for m in range(1, _MOMENTS):

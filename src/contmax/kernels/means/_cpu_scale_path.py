@@ -186,7 +186,7 @@ def path_nodes(rule, f):  # type: ignore[no-untyped-def]
 def integrate(w, order, rule, nodes):  # type: ignore[no-untyped-def]
     """Write the value and slopes of a block; slopes in a, b, c, n, g lack the factor −½.
 
-    If `order` is 0, rows of `nodes` are Im s, 2 − Re s, weight and its derivative in η, on a circle about s = 1.
+    If `order` is 0, rows of `nodes` are, for s on a circle about 1, Im s, 2 − Re s, the weight and its derivative in η.
     """
     f = w.dtype.type
     block = of(f, 128, 32)

@@ -29,7 +29,7 @@ from contmax.kernels.means._gpu_windows import (
 )
 from contmax.numerics import unit_gauss_legendre
 
-# Nodes for an error below 2e-7 of the largest r; for k ≤ 2, polynomials of a low degree need fewer.
+# The numbers of nodes for an error below 2e-7 of the largest r; for k ≤ 2, polynomials of a low degree need fewer.
 _MOST_NODES, _NODES_UP_TO_SQUARES = 20, 18
 _INVERSE_SQRT_2PI = tl.constexpr(0.3989422804014327)
 
@@ -85,7 +85,7 @@ def line_fwd_kernel(
 
 @triton.jit
 def _half_by_scale(half, scale, K: tl.constexpr):
-    """da/dσ of the half-width."""
+    """da/dσ for the half-width a."""
     return half / scale * (2 * K / (2 * K + 1))
 
 

@@ -30,13 +30,13 @@ class Pairs:
     backward: Any  # the kernel of the gradients
     dim: int  # N, 1 on the line and 2 on the plane
     basis_numbers: int  # numbers per function in a program's share of the functions' gradients
-    # From total numbers of densities and functions to the densities, functions and warps of one program.
+    # Maps the numbers of all densities and functions to the densities, functions and warps of one program.
     block: Callable[[int, int], tuple[int, int, int]]
-    # From k = 1/(α−1) to the last arguments of both kernels, and their constants of compilation.
+    # Maps k = 1/(α−1) to the last arguments of both kernels, and their constants of compilation.
     law: Callable[[float], tuple[tuple[float, ...], dict[str, Any]]]
-    # From k and a device to the tensors of nodes that both kernels take.
+    # Maps k and a device to the tensors of nodes that both kernels take.
     rule: Callable[[float, torch.device], tuple[Tensor, ...]]
-    # From the shares of all programs, (programs, basis_numbers, K), to the gradients of μ_j and σ_j or L_j.
+    # Maps the shares of all programs, (programs, basis_numbers, K), to the gradients of μ_j and σ_j or L_j.
     basis_gradients: Callable[[Tensor], tuple[Tensor, Tensor]]
 
     def values(self, given: Parameters, k: float) -> Tensor:

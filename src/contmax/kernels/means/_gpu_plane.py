@@ -192,7 +192,7 @@ def plane_bwd_kernel(
 
 @DeviceCache
 def rule_of(_: float, device: torch.device) -> tuple[Tensor, ...]:
-    """sinh u and cosh u at the nodes u of the path, for every k."""
+    """sinh u and cosh u at the nodes u of the path, which do not depend on k."""
     return hyperbola_nodes(SINGLE, device)
 
 

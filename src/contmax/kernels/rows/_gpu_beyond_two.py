@@ -133,7 +133,7 @@ def curvature_of(log_p, y):
 
 @triton.jit
 def moved_by_alpha(p, log_p, log_s, last_log_p, epsilon):
-    """s (D − D_j), −∂p/∂α before centring, as in `contmax.maps._jacobian`; s = p^{2−α}, p_j the smallest p > 0."""
+    """−∂p/∂α before centring, s (D − D_j), as in `contmax.maps._jacobian`; s = p^{2−α}, p_j the smallest p > 0."""
     y, last = epsilon * log_p, epsilon * last_log_p
     near = tl.maximum(tl.abs(y), tl.abs(last)) <= 1.0
     difference = curvature_of(log_p, y) - curvature_of(last_log_p, last)
@@ -161,7 +161,7 @@ def backward_beyond_two(
     P, G, A, DX, DA, rows, n, size_b, size_c, ga, gb, gc, gn, largest,
     NEEDS_ALPHA: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
-    """Store gradients of rows with α > 2. As in `contmax.maps._jacobian`, sums of s = p^{2−α} are sums of s / max s.
+    """Store gradients of rows with α > 2. As in `contmax.maps._jacobian`, s = p^{2−α} is divided by max s.
 
     The anchor, which is subtracted from g, is g at a point of smallest p > 0. In y = s (g − anchor) e^{−Λ} the number Λ
     makes max |y| = 1.

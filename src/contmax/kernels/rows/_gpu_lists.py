@@ -135,13 +135,13 @@ def list_scores(
             y = below(largest[None, :], tl.zeros([1], tl.float32) + top)
             normaliser = tl.maximum(absolute - top, 0.0)
             t = 1.0 - epsilon * normaliser
-            # A of the threads' largest scores to four digits, with K as in `solve_long_rows`.
+            # Compute A of the threads' largest scores to four digits, with K as in `solve_long_rows`.
             if PER_ROW and tl.min(tl.abs(epsilon), 0) >= 0.1:
                 normaliser, _ = climb(y, epsilon, normaliser, t, 0, True)
             else:
                 normaliser, _ = climb(y, epsilon, normaliser, t, K, True)
-            # Subtract the rounding error, so that no score with mass is lost, even where scores are so large that all
-            # scores with mass are equal, or that A is less than the spacing of floats.
+            # Subtract the rounding error, so that no score with mass is lost. (Where scores are large, all scores with
+            # mass may be equal, and A may be less than the spacing of floats.)
             absolute = top + normaliser - _LAST_BITS * tl.abs(top)
             threshold = absolute - reach - (1e-5 if K > 0 else 1e-3) * (1.0 + normaliser)
             bound = tl.max(tl.where(reaches, threshold, -float("inf")), 0)

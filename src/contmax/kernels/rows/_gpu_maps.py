@@ -35,7 +35,7 @@ from contmax.kernels.rows._gpu_rows import backward_rows, forward_rows
 
 # The longest rows that fit on the chip: forward where powers are products, forward with logarithms, and backward.
 LONGEST_ON_CHIP, LONGEST_WITH_LOGARITHMS, LONGEST_BACKWARD = 32768, 16384, 8192
-# Kernels compute the offset of an element within its row, column times stride, in 32 bits.
+# Offsets within a row, column times stride, must be below this: kernels compute them in 32 bits.
 TOO_FAR = 2**31
 # If there are more rows, each program of `_gpu_beyond_two` checks sixteen, because few rows have α > 2.
 _MANY_ROWS = 2048

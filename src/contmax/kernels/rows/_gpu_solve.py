@@ -19,7 +19,8 @@ from contmax.kernels.gpu._instructions import quick_log2, quick_power
 # Scores at or below this number are masked.
 NOTHING = tl.constexpr(-1.0e30)
 _MOST_STEPS = tl.constexpr(40)
-# `climb` ends with a step of at most this times t: the error left is about its square, except at α = 2 (p has a kink).
+# `climb` ends with a step of at most this times t, which leaves an error of about the square of the step, except at
+# α = 2, where p has a kink.
 _LAST_STEP = tl.constexpr(3e-4)
 _LAST_STEP_ROUGH = tl.constexpr(3e-3)
 _LAST_STEP_LINEAR = tl.constexpr(3e-7)
@@ -220,7 +221,7 @@ def newton_step(total, slope, normaliser, t, epsilon, K: tl.constexpr, ROUGH: tl
 
 @triton.jit
 def is_climbing(step, t, K: tl.constexpr, ROUGH: tl.constexpr = False, TO_THE_END: tl.constexpr = False):
-    """Whether another step can change p beyond its accuracy (if TO_THE_END, beyond rounding); False if step is NaN."""
+    """Whether `step` is so large that another can improve p (if TO_THE_END, by more than rounding); False for NaN."""
     if K == 1 or TO_THE_END:
         return step > t * _LAST_STEP_LINEAR
     elif ROUGH:
