@@ -31,8 +31,9 @@ class KeyPages:
 
     .. math:: \langle q, k\rangle \le \sum_c \max(q_c\,\text{low}_c,\ q_c\,\text{high}_c)
 
-    The threshold τ of the scores of some keys is a lower bound of the threshold of all. A page whose bound is not above
-    it has no weight, and `entmax_attention` gives the same result without reading the page.
+    For α > 1, α-entmax gives weight only to scores above a threshold, and the threshold τ of the scores of some keys is
+    at most that of all keys. So a page whose bound is not above τ has no weight, and `entmax_attention` gives the same
+    result without reading the page.
 
     Args:
         key: keys so far, (\*batch, G, L, d).

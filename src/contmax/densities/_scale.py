@@ -183,7 +183,8 @@ def _require_scale(name: str, matrix: Tensor, tril: Tensor, info: Tensor) -> Non
             f"{name} must be symmetric; got entries that differ from their mirror by {float(gap):.3g}. "
             f"Pass ({name} + {name}.mT) / 2."
         )
-    # The share of each diagonal entry that elimination leaves; in a singular matrix about N·eps, from rounding.
+    # Pivots of the elimination, each divided by its diagonal entry. A singular matrix has a pivot of 0, which rounding
+    # may raise to about N·eps.
     pivots = tril.detach().diagonal(dim1=-2, dim2=-1).square() / matrix.diagonal(dim1=-2, dim2=-1)
     if bool((info != 0).any()) or bool((pivots <= matrix.shape[-1] * eps).any()):
         low = float(torch.linalg.eigvalsh(matrix)[..., 0].min())

@@ -76,8 +76,8 @@ def line_scale_means(
 
         rule = path_rule(index is not None, loc.dtype == torch.float32)
         return _cpu_means.line_scale_means(loc, scale, number if index is None else index, centre, width, rule)
-    # Inside an operator torch.autograd records nothing, and torch.func fails if a dispatch mode is on, such as torch's
-    # counter of operations. Both states belong to the thread: a new thread starts without them.
+    # Compute in a new thread: slopes need torch.autograd, which records nothing inside an operator. (torch.func would
+    # fail under a dispatch mode, such as torch's counter of operations.) Both states belong to a thread.
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(_values_and_slopes, loc, scale, index, centre, width, number).result()
 

@@ -103,7 +103,9 @@ def _fits_float32(alpha: float | Tensor, dim: int) -> bool:
 
 
 def _form(loc: Tensor, tril: Tensor, centre: Tensor, basis_tril: Tensor, diagonal: bool) -> tuple[Form, Tensor]:
-    """The form of N(μ; μ_j, Σ_j + V/s) of every pair, and the constant factor that it omits; V = ``tril`` ``tril``ᵀ."""
+    """For every pair, the Gaussian N(μ; μ_j, Σ_j + V/s) as a function of the scale s: a `Form`, and the constant factor
+    that the form omits. V = ``tril`` ``tril``ᵀ.
+    """
     dtype = working_dtype(loc, centre)
     tril, offset, basis_tril = _pairs(loc, tril, centre, basis_tril, dtype)
     if centre.shape[-1] == 2:

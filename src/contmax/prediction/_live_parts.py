@@ -152,7 +152,7 @@ def mass_slope(lines: Lines, parts: Parts, alpha: Tensor) -> Tensor:
 
 
 def _ends(lines: Lines, threshold: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Start and stop of each live part, and whether each is a crossing of `threshold`, (*rows, 1, 1)."""
+    """Start and stop of each live part, and whether each is a crossing of `threshold`, whose shape is (*rows, 1, 1)."""
     one = torch.ones_like(lines.split)
     left, right = torch.stack([-one, lines.split], -1), torch.stack([lines.split, one], -1)
     above = (lines.heights > threshold.detach()) & lines.alive[..., None]

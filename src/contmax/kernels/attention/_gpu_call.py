@@ -153,7 +153,8 @@ def _with_strides(bias: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, tuple[i
     if not is_by_distance(bias, *shape[2:]):
         bias = bias.expand(shape)
         return bias, bias.stride()
-    # Begin at the number for query 0 and key 0; the numbers for each next query begin one place earlier.
+    # The bias of query i and key j is at index j − i + Q − 1. So begin at index Q − 1, the bias of query 0 and key 0;
+    # the stride along queries is minus that along keys.
     bias = bias.expand(*shape[:2], 1, -1)[..., shape[2] - 1 :]
     steps = bias.stride()
     return bias, (steps[0], steps[1], -steps[3], steps[3])

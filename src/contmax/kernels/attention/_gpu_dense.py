@@ -88,11 +88,12 @@ def solve_dense(
     HAS_SPANS: tl.constexpr,
     D: tl.constexpr, WIDTH: tl.constexpr, COLUMNS: tl.constexpr, HAS_LISTS: tl.constexpr,
 ):  # fmt: skip
-    """Solve dense blocks: STARTS gets t in place of the bound of A, DENSE the span of blocks of keys with mass.
+    """Solve each dense block for the normaliser A of its rows: t = 1 − εA (`_gpu_solve`).
 
-    Without lists all blocks are dense, and the kernel first computes maxima and bounds. It then also writes SHIFTS
-    (heads, queries), `shift_of_rows`, and MARKS (key heads,), 1 if a shift is not 0; the maxima that it writes to
-    STARTS are less the shifts.
+    STARTS (heads, queries, 2) holds the maximum of each row, and a lower bound of A, which t replaces. DENSE gets the
+    first and the end of the blocks of keys with mass. Without lists all blocks are dense, and the kernel first computes
+    maxima and bounds. In this case it stores the result of `shift_of_rows` in SHIFTS (heads, queries), subtracts it
+    from the maxima in STARTS, and sets MARKS (key heads,) to 1 where a shift is not 0.
     """
     ROUGH: tl.constexpr = Q.dtype.element_ty != tl.float32  # four digits are enough in half precision
     block, head, b, h = last_block_and_head(abreast, heads)

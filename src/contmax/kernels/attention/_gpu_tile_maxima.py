@@ -178,7 +178,8 @@ def tile_maxima(
     whole = end_of(begin + block * ROWS, key_count, diagonal, CAUSAL) // COLUMNS * COLUMNS
     if HAS_MASK or HAS_BIAS or HAS_SPANS:
         whole = 0
-    # Round the first key down to a whole tile, since tiles are written whole and may have more keys than a block.
+    # Blocks are read down to `start`. Round the first key that a query may attend down to a multiple of WIDE: the
+    # maxima of four tiles, which share WIDE keys, are stored once all of these keys are read.
     start = first_of(begins, ends, WIDE if WIDE > COLUMNS else COLUMNS, HAS_SPANS) // COLUMNS
     GROUPS: tl.constexpr = COLUMNS // WIDE if WIDE <= COLUMNS else 1
     STRIPS: tl.constexpr = LANES * GROUPS

@@ -74,7 +74,11 @@ def solve_listed(
 
 @triton.jit
 def listed_soft_terms(SUMS, r, slices, top, epsilon, smoothing, K: tl.constexpr, SLICES: tl.constexpr):
-    """`soft_terms` of row r, (1,) each, from the sums of its slices (SUMS of `list_scores`)."""
+    """The two results of `soft_terms` for row r, (1,) each: the loss by soft targets, and (1−s)/S.
+
+    SUMS of `list_scores` has five numbers per slice: the three sums of `soft_sums`, whether a target > 0 has the score
+    −∞, and the maximum that the third sum subtracts from scores.
+    """
     each = tl.arange(0, SLICES)
     sums_at, exists = SUMS + 5 * (r * slices + each), each < slices
     masses = tl.load(sums_at, mask=exists, other=0.0)

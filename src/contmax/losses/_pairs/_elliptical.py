@@ -58,7 +58,8 @@ EXPONENT_MAX = 600.0
 #: A density counts as bounded by 1 if its logarithm, which may be rounded, is at most this.
 HEIGHT_SLACK = 1e-6
 _LOG_2PI = math.log(2 * math.pi)
-# For |ε| below this, the quotient in `_eta_of_beta_gaussian` loses digits: average a derivative over eight nodes.
+# Below this |ε| the quotient in `_eta_of_beta_gaussian` would lose digits: `_mean_slope` computes it as the mean of its
+# numerator's derivative over [0, ε], at the eight nodes of `_GAUSS`.
 _ORDER_NEAR = 0.02
 _GAUSS = tuple((0.5 + 0.5 * float(x), 0.5 * float(w)) for x, w in zip(*np.polynomial.legendre.leggauss(8), strict=True))
 # η of the uniform density on an interval, for every ε.
