@@ -40,8 +40,9 @@ def test_launches_of_maps_number_their_rows_in_32_bits(name, alpha, launches):
     x = nowhere(*SHAPES[name])
     index = nowhere(*x.shape[:-1], 1, dtype=torch.float32) if alpha == "per row" else alpha
     mask = nowhere(x.shape[-1], dtype=torch.bool)
-    p = entmax_rows(x, index, mask, BF16)
+    p, omega = entmax_rows(x, index, mask, BF16, needs_omega=True)
     assert p.shape == x.shape
+    assert omega.shape == (*x.shape[:-1], 1)
     assert_numbered(launches, x)
     launches.clear()
     entmax_rows_backward(p, x, index, BF16, needs_alpha=alpha == "per row")

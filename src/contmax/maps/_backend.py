@@ -111,7 +111,7 @@ def _entmax(
     scores: Tensor, alpha: float | Tensor, mask: Tensor | None, weights: Tensor | None, dtype: torch.dtype, backend: str
 ) -> Tensor:
     if backend == Backend.TRITON.value:
-        return rows.on_gpu().entmax_rows(scores, alpha, mask, dtype)  # type: ignore[no-any-return]
+        return rows.on_gpu().entmax_rows(scores, alpha, mask, dtype, needs_omega=False)[0]  # type: ignore[no-any-return]
     scores = _masked(scores, mask)
     if _numba_takes(scores, alpha, backend):
         return rows.on_cpu().entmax_rows(scores, alpha)[0]  # type: ignore[no-any-return]
@@ -124,8 +124,7 @@ def _entmax(
 )
 def _regularized_max(scores: Tensor, alpha: float | Tensor, backend: str) -> tuple[Tensor, Tensor]:
     if backend == Backend.TRITON.value:
-        p, top = rows.on_gpu().entmax_rows(scores, alpha, None, scores.dtype), scores.amax(-1, keepdim=True)
-        return p, _gain(p, scores - torch.where(top == -torch.inf, 0, top), top, alpha)
+        return rows.on_gpu().entmax_rows(scores, alpha, None, scores.dtype, needs_omega=True)  # type: ignore[no-any-return]
     if _numba_takes(scores, alpha, backend):
         return rows.on_cpu().entmax_rows(scores, alpha)  # type: ignore[no-any-return]
     return _max_reference(scores, alpha)
@@ -179,18 +178,13 @@ def _argmax_reference(scores: Tensor, alpha: float | Tensor, weights: Tensor | N
 
 
 def _max_reference(scores: Tensor, alpha: float | Tensor) -> tuple[Tensor, Tensor]:
-    """`regularized_max` by torch operations."""
+    """`regularized_max` by torch operations; Ω_α(p) = Σ p log_{2−α}(p)/α."""
     p, shifted, top = _argmax_reference(scores, alpha, None)
-    return p, _gain(p, shifted, top, alpha)
-
-
-def _gain(p: Tensor, shifted: Tensor, top: Tensor, alpha: float | Tensor) -> Tensor:
-    """⟨x, p⟩ − Ω_α(p) − max x from `shifted`, x less `top` = max x; Ω_α(p) = Σ p log_{2−α}(p)/α."""
     inside = p > 0
     surprise = log_beta(torch.where(inside, p, 1), 2 - alpha)
     gain = torch.where(inside, p * (torch.where(inside, shifted, 0) - surprise / alpha), 0).sum(-1, keepdim=True)
     # Adding top − top makes the gain NaN where the maximum is NaN or +inf.
-    return torch.where(top == -torch.inf, -torch.inf, gain.double() + (top - top))
+    return p, torch.where(top == -torch.inf, -torch.inf, gain.double() + (top - top))
 
 
 def _probabilities(scores: Tensor, shifted: Tensor, alpha: float | Tensor, weights: Tensor | None) -> Tensor:

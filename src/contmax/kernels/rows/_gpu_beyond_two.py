@@ -93,10 +93,10 @@ def last_log_probability(X, M, at, mask_at, n, lowest, epsilon, HAS_MASK: tl.con
 
 @triton.jit
 def forward_beyond_two(
-    X, M, A, P, rows, n, size_b, size_c, xa, xb, xc, ma, mb, mc,
-    HAS_MASK: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr,
+    X, M, A, P, OMEGA, rows, n, size_b, size_c, xa, xb, xc, ma, mb, mc,
+    HAS_MASK: tl.constexpr, NEEDS_OMEGA: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
-    """Store p of rows with α > 2; other rows stay unchanged."""
+    """Store p of rows with α > 2, and Ω* − max x if NEEDS_OMEGA; other rows stay unchanged."""
     for i in range(ROWS):
         r = tl.program_id(0) * ROWS + i
         alpha = tl.load(A + r, mask=r < rows, other=1.0).to(tl.float64)
@@ -114,12 +114,19 @@ def forward_beyond_two(
             if (tl.max(broken, 0) == 0) & (tl.abs(top) < float("inf")):
                 lowest = last_in_support(X, M, at, mask_at, n, top, epsilon, HAS_MASK, CHUNK)
                 log_v = last_log_probability(X, M, at, mask_at, n, lowest, epsilon, HAS_MASK, CHUNK)
+                omega = tl.zeros([CHUNK], tl.float64)
                 for start in range(0, n, CHUNK):
                     x = load_chunk(X, M, at, mask_at, start, n, HAS_MASK, CHUNK).to(tl.float64)
-                    p = tl.exp(log_probability(x, lowest, log_v, epsilon))
+                    log_p = log_probability(x, lowest, log_v, epsilon)
+                    p = tl.exp(log_p)
                     columns = start + tl.arange(0, CHUNK)
                     out = P + r.to(tl.int64) * n + columns
                     tl.store(out, p.to(tl.float32).to(P.dtype.element_ty), mask=columns < n)
+                    # Ω* = ⟨x, p⟩ − Ω_α(p), and Ω_α(p) = Σ p log_{2−α}(p)/α.
+                    surprise = (tl.exp(log_p * epsilon) - 1.0) / epsilon
+                    omega += tl.where(p > 0.0, p * (x - top - surprise / alpha), 0.0)
+                if NEEDS_OMEGA:
+                    tl.store(OMEGA + r, tl.sum(omega, 0))
 
 
 @triton.jit

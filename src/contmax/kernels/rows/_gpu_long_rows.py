@@ -96,7 +96,7 @@ def solve_long_rows(
     X, M, A, Y, P, SCORES, PLACES, COUNTS, PEAKS, SUMS, STATISTICS, LOSS,
     n, slices, fixed_epsilon, smoothing, width, size_b, size_c, xa, xb, xc, ma, mb, mc,
     K: tl.constexpr, PER_ROW: tl.constexpr, HAS_MASK: tl.constexpr, SMOOTHS: tl.constexpr,
-    IS_MAP: tl.constexpr, IS_SOFT: tl.constexpr,
+    IS_MAP: tl.constexpr, IS_SOFT: tl.constexpr, NEEDS_OMEGA: tl.constexpr,
     CHUNK: tl.constexpr, SLICE: tl.constexpr, CAPACITY: tl.constexpr, SLICES: tl.constexpr, SLOTS: tl.constexpr,
     SHORT: tl.constexpr,
 ):  # fmt: skip
@@ -107,12 +107,12 @@ def solve_long_rows(
     numbers = (n, slices, epsilon, smoothing, width, size_b, size_c, xa, xb, xc, ma, mb, mc)
     if PER_ROW and tl.min(tl.abs(epsilon), 0) >= 0.1:
         solve_long_row(
-            *tensors, *numbers, 0, HAS_MASK, SMOOTHS, IS_MAP, IS_SOFT,
+            *tensors, *numbers, 0, HAS_MASK, SMOOTHS, IS_MAP, IS_SOFT, NEEDS_OMEGA,
             CHUNK, SLICE, CAPACITY, SLICES, SLOTS, SHORT,
         )  # fmt: skip
     else:
         solve_long_row(
-            *tensors, *numbers, K, HAS_MASK, SMOOTHS, IS_MAP, IS_SOFT,
+            *tensors, *numbers, K, HAS_MASK, SMOOTHS, IS_MAP, IS_SOFT, NEEDS_OMEGA,
             CHUNK, SLICE, CAPACITY, SLICES, SLOTS, SHORT,
         )  # fmt: skip
 
@@ -122,17 +122,17 @@ def solve_long_row(
     X, M, Y, P, SCORES, PLACES, COUNTS, PEAKS, SUMS, STATISTICS, LOSS,
     n, slices, epsilon, smoothing, width, size_b, size_c, xa, xb, xc, ma, mb, mc,
     K: tl.constexpr, HAS_MASK: tl.constexpr, SMOOTHS: tl.constexpr,
-    IS_MAP: tl.constexpr, IS_SOFT: tl.constexpr,
+    IS_MAP: tl.constexpr, IS_SOFT: tl.constexpr, NEEDS_OMEGA: tl.constexpr,
     CHUNK: tl.constexpr, SLICE: tl.constexpr, CAPACITY: tl.constexpr, SLICES: tl.constexpr, SLOTS: tl.constexpr,
     SHORT: tl.constexpr,
 ):  # fmt: skip
-    """If IS_MAP, store p on the support; else store the loss and its statistics.
+    """If IS_MAP, store p on the support, and Ω* − max x if NEEDS_OMEGA; else store the loss and its statistics.
 
     Off the support `list_scores` wrote zeros. SLICES and SLOTS are powers of two ≥ the slices of a row and the slots of
     a list; SHORT slots are enough for most lists.
     """
     # Four digits are enough for probabilities in half precision.
-    ROUGH: tl.constexpr = IS_MAP and P.dtype.element_ty.primitive_bitwidth == 16
+    ROUGH: tl.constexpr = IS_MAP and not NEEDS_OMEGA and P.dtype.element_ty.primitive_bitwidth == 16
     r = tl.program_id(0)
     row = r + tl.arange(0, 1)
     ats = row_offsets(row, size_b, size_c, xa, xb, xc)
@@ -187,8 +187,12 @@ def solve_long_row(
             every, _ = relative_weights(y, t, epsilon, K, ROUGH)
             masses = tl.sum(every / tl.where(total > 0.0, total, 1.0)[:, None], 0) + broken
             tl.store(P + r.to(tl.int64) * n + columns, masses.to(P.dtype.element_ty), mask=columns < n)
-    if not IS_MAP:
+    if NEEDS_OMEGA or not IS_MAP:
         gain = conjugate(product, total, slope, normaliser, t, epsilon, K) + broken
+    if IS_MAP:
+        if NEEDS_OMEGA:
+            tl.store(LOSS + row, tl.where(highest == -float("inf"), highest, gain).to(tl.float64))
+    else:
         share, spread = tl.zeros([1], tl.float32), tl.zeros([1], tl.float32)
         if SMOOTHS:
             for start in range(0, n, CHUNK):

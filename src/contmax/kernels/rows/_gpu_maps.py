@@ -51,6 +51,7 @@ class Kind(NamedTuple):
 
     alpha: float | None  # None if each row has its own
     has_mask: bool
+    needs_omega: bool = False
     is_map: bool = True  # else a loss
     is_soft: bool = False  # whether the loss has soft targets
     smoothing: float = 0.0
@@ -66,34 +67,42 @@ class Kind(NamedTuple):
         return 0.0 if self.alpha is None else self.alpha - 1
 
 
-def entmax_rows(x: Tensor, alpha: float | Tensor, mask: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """p along the last axis, (*batch, n), contiguous.
+def entmax_rows(
+    x: Tensor, alpha: float | Tensor, mask: Tensor | None, dtype: torch.dtype, *, needs_omega: bool
+) -> tuple[Tensor, Tensor]:
+    """p along the last axis, and Ω* − max x if `needs_omega`.
 
     Args:
         x: scores (*batch, n), float32 or half precision.
         alpha: α, a number, or one per row, (*batch, 1).
         mask: boolean, broadcastable to the scores, or None.
         dtype: the dtype of p.
+        needs_omega: whether the caller needs Ω*_α(x) − max x.
+
+    Returns:
+        p (*batch, n), contiguous; Ω* − max x (*batch, 1) in float64 if `needs_omega`, else p in its place.
     """
     p = empty_rows(x, dtype)
+    omega = torch.empty((*x.shape[:-1], 1), dtype=torch.float64, device=x.device) if needs_omega else p
     if x.numel() > 0:
         mask = None if mask is None else mask.expand(x.shape)
-        in_parts(_forward, (x, _of_rows(alpha, p), mask, p))
-    return p
+        in_parts(_forward, (x, _of_rows(alpha, p), mask, p, omega if needs_omega else None))
+    return p, omega
 
 
-def _forward(x: Tensor, alpha: float | Tensor, mask: Tensor | None, p: Tensor) -> None:
-    """Write p."""
+def _forward(x: Tensor, alpha: float | Tensor, mask: Tensor | None, p: Tensor, omega: Tensor | None) -> None:
+    """Write p, and Ω* − max x if `omega` is given."""
     x = side_by_side(x)
     tensors, rows = as_rows(x, byte_mask(mask, x))
+    has_mask, needs_omega, gain = mask is not None, omega is not None, p if omega is None else omega
     per_row, number = (p, alpha) if isinstance(alpha, float) else (alpha.contiguous(), None)
-    kind = Kind(number, mask is not None)
+    kind = Kind(number, has_mask, needs_omega)
     if rows.columns > _longest(kind):
-        solve_by_lists(x, tensors, rows, kind, (per_row, p, p, p, p))
+        solve_by_lists(x, tensors, rows, kind, (per_row, p, p, p, gain))
     else:
-        forward_of_rows(rows, kind)(tensors[0], p, tensors[1], per_row)
+        forward_of_rows(rows, kind)(tensors[0], p, tensors[1], per_row, gain)
     if number is None:
-        _beyond_two(forward_beyond_two, rows, HAS_MASK=kind.has_mask)(*tensors, per_row, p)
+        _beyond_two(forward_beyond_two, rows, HAS_MASK=has_mask, NEEDS_OMEGA=needs_omega)(*tensors, per_row, p, gain)
 
 
 def solve_by_lists(
@@ -101,7 +110,7 @@ def solve_by_lists(
 ) -> None:
     """Two launches for rows of x that do not fit on the chip; `scores` are the scores and the mask, from `as_rows`.
 
-    `others` are α of each row, targets, p, statistics, and losses; any tensor can stand for an unused entry.
+    `others` are α of each row, targets, p, statistics, and Ω* or losses; any tensor can stand for an unused entry.
     """
     per_row, target, p, statistics, result = others
     lists = lists_of(x, rows, keeps_places=kind.is_map, varied=kind.alpha is None)
@@ -180,7 +189,7 @@ class ReadyRows:
     def forward(self, x: Tensor) -> Tensor:
         """p of scores x, contiguous."""
         if x.is_neg():  # the kernel reads memory as it is, and a negated copy has another layout
-            return entmax_rows(x, self.alpha, None, self._to)
+            return entmax_rows(x, self.alpha, None, self._to, needs_omega=False)[0]
         p = torch.empty_like(x) if self._keeps_dtype and x.is_contiguous() else empty_rows(x, self._to)
         self._forward(x, p)
         return p
@@ -242,7 +251,7 @@ def empty_rows(like: Tensor, dtype: torch.dtype) -> Tensor:
 def forward_of_rows(rows: Rows, kind: Kind) -> Launch:
     """The forward launch for rows that fit on the chip."""
     block = forward_block(rows.columns, kind.order)
-    kinds = {"K": kind.order, "PER_ROW": kind.alpha is None, "HAS_MASK": kind.has_mask}
+    kinds = {"K": kind.order, "PER_ROW": kind.alpha is None, "HAS_MASK": kind.has_mask, "NEEDS_OMEGA": kind.needs_omega}
     kinds |= {"R": block.rows, "B": block.columns}
     numbers = (rows.total, rows.columns, kind.epsilon, *rows.places)
     return Launch(forward_rows, (blocks_of(rows.total, block.rows),), numbers, kinds, block.warps)
@@ -270,11 +279,12 @@ def _beyond_two(kernel: Any, rows: Rows, *numbers: float, **kinds: bool) -> Laun
 def _long_launches(rows: Rows, sizes: Sizes, kind: Kind, width: int) -> tuple[Launch, Launch]:
     """Launches of `list_scores` and `solve_long_rows`; `width` is the number of statistics per row."""
     kinds = {"K": kind.order, "PER_ROW": kind.alpha is None, "HAS_MASK": kind.has_mask}
-    kinds |= {"IS_MAP": kind.is_map, "IS_SOFT": kind.is_soft}
+    results = {"IS_MAP": kind.is_map, "IS_SOFT": kind.is_soft}
     registers = None if kind.is_map else _REGISTERS_WITH_SOFT_TARGETS if kind.is_soft else _REGISTERS
     numbers = (rows.columns, kind.epsilon, width, *rows.places)
-    list_them = Launch(list_scores, (rows.total, sizes.slices), numbers, kinds | sizes.when_listing, 1, registers)
-    kinds |= {"SMOOTHS": kind.smoothing > 0} | sizes.when_solving
+    constants = kinds | results | sizes.when_listing
+    list_them = Launch(list_scores, (rows.total, sizes.slices), numbers, constants, 1, registers)
+    kinds |= {"SMOOTHS": kind.smoothing > 0, **results, "NEEDS_OMEGA": kind.needs_omega} | sizes.when_solving
     numbers = (rows.columns, sizes.slices, kind.epsilon, kind.smoothing, width, *rows.places)
     return list_them, Launch(solve_long_rows, (rows.total,), numbers, kinds, sizes.warps_when_solving)
 

@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 
 from contmax.kernels.gpu._instructions import quick_log2
-from contmax.kernels.rows._gpu_solve import below, log, solved_weights, sums
+from contmax.kernels.rows._gpu_solve import below, conjugate, log, solved_weights, sums
 
 # Rows up to this many columns read all cotangents at once; wider rows read p first, and cotangents where p > 0.
 _NARROW = tl.constexpr(128)
@@ -42,10 +42,12 @@ def epsilon_of_rows(A, epsilon, r, inside, PER_ROW: tl.constexpr, R: tl.constexp
 
 @triton.jit
 def forward_rows(
-    X, P, M, A, rows, n, fixed_epsilon, size_b, size_c, xa, xb, xc, ma, mb, mc,
-    K: tl.constexpr, PER_ROW: tl.constexpr, HAS_MASK: tl.constexpr, R: tl.constexpr, B: tl.constexpr,
+    X, P, M, A, OMEGA, rows, n, fixed_epsilon,
+    size_b, size_c, xa, xb, xc, ma, mb, mc,
+    K: tl.constexpr, PER_ROW: tl.constexpr, HAS_MASK: tl.constexpr, NEEDS_OMEGA: tl.constexpr,
+    R: tl.constexpr, B: tl.constexpr,
 ):  # fmt: skip
-    """Store p of R rows."""
+    """Store p of R rows, and Ω* − max x if NEEDS_OMEGA."""
     r = tl.program_id(0) * R + tl.arange(0, R)
     columns = tl.arange(0, B)
     exists = r < rows
@@ -53,17 +55,24 @@ def forward_rows(
     at = row_offsets(r, size_b, size_c, xa, xb, xc)
     mask_at = row_offsets(r, size_b, size_c, ma, mb, mc)
     x = load_rows(X, M, at, mask_at, inside, columns, HAS_MASK)
-    y = below(x, tl.max(x, 1))
+    top = tl.max(x, 1)
+    y = below(x, top)
     epsilon = epsilon_of_rows(A, fixed_epsilon, r, exists, PER_ROW, R)
-    ROUGH: tl.constexpr = P.dtype.element_ty.primitive_bitwidth == 16
+    ROUGH: tl.constexpr = (P.dtype.element_ty.primitive_bitwidth == 16) and not NEEDS_OMEGA
     # K = 0 costs less than K = −1, which only rows with |α − 1| < 0.1 need.
     if PER_ROW and tl.min(tl.abs(epsilon), 0) >= 0.1:
-        _, t, weight, total, _ = solved_weights(y, epsilon, 0, ROUGH, B)
+        normaliser, t, weight, total, slope = solved_weights(y, epsilon, 0, ROUGH, B)
     else:
-        _, t, weight, total, _ = solved_weights(y, epsilon, K, ROUGH, B)
+        normaliser, t, weight, total, slope = solved_weights(y, epsilon, K, ROUGH, B)
     # A fully masked row gets zeros. In a row with a NaN only t is NaN, not the weights: adding t·0 makes p NaN.
     p = tl.fma(weight, (1.0 / tl.where(total > 0.0, total, 1.0))[:, None], (t * 0.0)[:, None])
     tl.store(P + r.to(tl.int64)[:, None] * n + columns[None, :], p.to(P.dtype.element_ty), mask=inside)
+    if NEEDS_OMEGA:
+        product = tl.sum(tl.where(weight > 0.0, weight * y, 0.0), 1)
+        gain = conjugate(product, total, slope, normaliser, t, epsilon, K)
+        # top − top is NaN if the maximum is NaN or +inf.
+        gain = tl.where(top == -float("inf"), top, gain + (top - top))
+        tl.store(OMEGA + r, gain.to(tl.float64), mask=exists)
 
 
 @triton.jit
