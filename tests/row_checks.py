@@ -127,11 +127,11 @@ def check_rows_of_huge_scores(alpha, device="cpu", columns=600):
     g = torch.linspace(-1, 2, columns)
 
     def results(x, target, soft, g):
-        x, q = x.detach().requires_grad_(), soft.detach().requires_grad_()
+        x, soft = x.detach().requires_grad_(), soft.detach().requires_grad_()
         p = contmax.entmax(x, alpha)
-        hard, mixed, moved = (entmax_loss(x, y, alpha, reduction="none") for y in (target, soft, q))
+        hard, mixed = (entmax_loss(x, y, alpha, reduction="none") for y in (target, soft))
         gradients = [torch.autograd.grad(p, x, g.expand_as(x))[0], torch.autograd.grad(hard.sum(), x)[0]]
-        return p, hard, mixed, *gradients, *(torch.autograd.grad(y.sum(), z)[0] for y, z in ((mixed, x), (moved, q)))
+        return p, hard, mixed, *gradients, *torch.autograd.grad(mixed.sum(), (x, soft))
 
     given = (x, target, soft, g)
     differences = (False, True, True, False, False, False, True)

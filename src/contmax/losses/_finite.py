@@ -173,7 +173,7 @@ def _weighted_soft_losses(
     else:
         # Use float64 for α < 1, where with many classes the loss is a small difference of two large numbers, Ω* and Ω.
         wide = torch.float64 if isinstance(alpha, float) and alpha < 1 else z.dtype
-        losses = soft_losses(z.to(wide), widened_scores(target).to(wide), *options)
+        losses = soft_losses(z.to(wide), target.to(wide), *options)
     if weight is None:
         return losses, torch.ones_like(losses)
     target = target.to(losses.dtype)
