@@ -67,10 +67,9 @@ def entmax_loss(
     check_options(weight, label_smoothing, reduction, scores.shape[axis])
     require_mask(mask, scores.shape)
     is_soft = target.is_floating_point()
-    # Triton's loss kernels take a fixed α ≤ 2, targets without a gradient and, for class ids, class weights or label
-    # smoothing, not both.
-    fused = isinstance(index, float) and index <= 2 and not target.requires_grad
-    fused = fused and (is_soft or weight is None or label_smoothing == 0) and backend_of(scores) is Backend.TRITON
+    # Triton's loss kernels take a fixed α ≤ 2 and, for class ids, class weights or label smoothing, not both.
+    fused = isinstance(index, float) and index <= 2 and (is_soft or weight is None or label_smoothing == 0)
+    fused = fused and backend_of(scores) is Backend.TRITON
     z = scores if fused else widened_scores(scores)
     z = z if fused or mask is None else z.masked_fill(~mask, -torch.inf)
     options = (index, mask, label_smoothing, axis)

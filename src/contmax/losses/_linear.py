@@ -309,7 +309,7 @@ def _residual(logits: Tensor, ids: Tensor, loss: LinearLoss, statistics: Tensor,
         from contmax.kernels.gpu._launch import in_parts
         from contmax.kernels.losses._gpu_losses import write_gradients
 
-        in_parts(write_gradients, (logits, ids, None, statistics, g, logits), loss.alpha, loss.smoothing)
+        in_parts(write_gradients, (logits, ids, None, statistics, g, logits, None), loss.alpha, loss.smoothing)
         return logits
     top, t, p_max, share = statistics.unsqueeze(-1).unbind(1)
     y = logits - torch.where(top == -torch.inf, 0, top)

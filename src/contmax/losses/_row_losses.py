@@ -109,12 +109,12 @@ class _FusedLoss(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, cotangent: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         z, target, mask, statistics = ctx.saved_tensors
-        needed = ctx.needs_input_grad[:2]
-        if needs_reference(cotangent) or needed[1]:
+        options, needed = (mask, ctx.alpha, ctx.smoothing), ctx.needs_input_grad[:2]
+        if needs_reference(cotangent):
             reference = functools.partial(_reference, mask=mask, alpha=ctx.alpha, smoothing=ctx.smoothing)
             return *gradients_by_reference(reference, (z, target), needed, cotangent), None, None, None
-        grad = row_losses_backward(z, target, mask, ctx.alpha, ctx.smoothing, statistics, cotangent)
-        return grad, None, None, None, None
+        grad, grad_target = row_losses_backward(z, target, *options, statistics, cotangent, needed[1])
+        return grad, grad_target if needed[1] else None, None, None, None
 
     @staticmethod
     def tangent(ctx: Any, *tangents: Any) -> tuple[Tensor, None]:

@@ -21,6 +21,7 @@ from contmax.kernels.rows._gpu_row_loss import (
     chunk_has_mass,
     class_cost,
     probabilities,
+    slope_of_negentropy,
     soft_sums,
     soft_terms,
     store_loss,
@@ -69,10 +70,11 @@ def write_gradients(
     statistics: Tensor,
     g: Tensor,
     grad: Tensor,
+    grad_target: Tensor | None,
     alpha: float,
     smoothing: float,
 ) -> None:
-    """Write the gradient of the logits, from the cotangents g of the losses, (*batch).
+    """Write the gradients of logits and of soft targets, from the cotangents g of the losses, (*batch).
 
     Called by `in_parts`. `grad` may overwrite contiguous logits z. For class ids the first four statistics are enough;
     with only these four, z may be a block of the rows' columns.
@@ -82,8 +84,9 @@ def write_gradients(
     # The mean of losses has one cotangent for all rows, expanded with stride 0.
     shared = all(stride == 0 for stride, size in zip(g.stride(), g.shape, strict=True) if size > 1)
     kind = _kind(alpha, mask, target, smoothing)
-    launch = _gradient(rows, kind, statistics.shape[-1], 0 if shared else 1)
-    launch(*tensors, target, statistics, g if shared else g.contiguous(), grad)
+    launch = _gradient(rows, kind, statistics.shape[-1], 0 if shared else 1, grad_target is not None)
+    grads = (grad, grad if grad_target is None else grad_target)
+    launch(*tensors, target, statistics, g if shared else g.contiguous(), *grads)
 
 
 def _constants(kind: Kind) -> dict[str, int]:
@@ -101,10 +104,10 @@ def _short_losses(rows: Rows, kind: Kind) -> Launch:
 
 
 @cached(LAUNCHES)
-def _gradient(rows: Rows, kind: Kind, width: int, step: int) -> Launch:
+def _gradient(rows: Rows, kind: Kind, width: int, step: int, needs_target: bool) -> Launch:
     """The launch of `loss_gradient`: `width` statistics per row, cotangents of stride `step` (0 if rows share one)."""
     chunk = min(CHUNK, max(power_of_two(rows.columns), 16))
-    constants = _constants(kind) | {"HAS_MAXIMA": width > 4 + kind.is_soft}
+    constants = _constants(kind) | {"NEEDS_TARGET": needs_target, "HAS_MAXIMA": width > 4 + kind.is_soft}
     constants |= {"CHUNKS": _TILES_OF_GRADIENT, "CHUNK": chunk}
     grid = (rows.total, blocks_of(rows.columns, chunk * _TILES_OF_GRADIENT))
     numbers = (rows.columns, kind.epsilon, kind.smoothing, step, width, *rows.places)
@@ -156,12 +159,15 @@ def loss_rows(
 
 @triton.jit
 def loss_gradient(
-    X, M, Y, STATISTICS, G, DX, n, fixed_epsilon, smoothing, g_stride, width,
+    X, M, Y, STATISTICS, G, DX, DY, n, fixed_epsilon, smoothing, g_stride, width,
     size_b, size_c, xa, xb, xc, ma, mb, mc,
-    K: tl.constexpr, HAS_MASK: tl.constexpr, SMOOTHS: tl.constexpr, IS_SOFT: tl.constexpr,
+    K: tl.constexpr, HAS_MASK: tl.constexpr, SMOOTHS: tl.constexpr, IS_SOFT: tl.constexpr, NEEDS_TARGET: tl.constexpr,
     HAS_MAXIMA: tl.constexpr, CHUNKS: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
-    """Store g (p̂ − (1−s) q − s u). Rows with g = 0 are not read, nor are logits of tiles without mass."""
+    """Store g (p̂ − (1−s) q − s u), and if NEEDS_TARGET the gradient of soft targets, g (1−s) (∂Ω/∂q − z)/S.
+
+    Rows with g = 0 are not read, nor are logits of tiles without mass unless NEEDS_TARGET.
+    """
     r = tl.program_id(0)
     row = r + tl.arange(0, 1)
     at = row_offsets(r, size_b, size_c, xa, xb, xc)
@@ -190,12 +196,17 @@ def loss_gradient(
         if IS_SOFT:
             target = tl.load(Y + here, mask=wanted, other=0.0).to(tl.float32)
         has_mass = True
-        if HAS_MAXIMA:
+        if HAS_MAXIMA and not NEEDS_TARGET:
             has_mass = chunk_has_mass(tl.load(statistics + 4 + start // CHUNK), top, t, epsilon)
         residual = tl.zeros([CHUNK], tl.float32) + t * 0.0
         if has_mass:
             x = tl.load(X + at + columns, mask=allowed, other=-float("inf")).to(tl.float32)
             residual += tl.sum(probabilities(x[None, :], top, t, inverse, epsilon, K), 0)
+            if NEEDS_TARGET:
+                # If a target > 0 has score −inf, other scores cannot change the loss +inf: omit ∂⟨z, q⟩/∂q = z.
+                score = tl.where((scale > 0.0) & (x > -float("inf")), x - top, 0.0)
+                slope = tl.sum(slope_of_negentropy(target[None, :], scale, smoothing, epsilon, K), 0) - score
+                tl.store(DY + here, saturated(tl.where(wanted, g * tl.abs(scale) * slope, 0.0), DY), mask=inside)
         if IS_SOFT:
             residual -= target * tl.where(scale < 0.0, 0.0, scale)
         else:

@@ -51,7 +51,7 @@ def support_products(
     )
     add(*supports, target, statistics, weight, products if mean_row is None else mean_row, products)
     is_long = (supports.counts > capacity).float()
-    in_parts(write_gradients, (z, target, None, statistics, is_long, z), loss.alpha, loss.smoothing)
+    in_parts(write_gradients, (z, target, None, statistics, is_long, z, None), loss.alpha, loss.smoothing)
     chunk = 32 if z.dtype == torch.float32 else 64
     multiply = Launch(
         _multiply_long_rows,

@@ -45,7 +45,12 @@ def row_losses(z: Tensor, target: Tensor, mask: Tensor | None, alpha: float, smo
     return results
 
 
-@operator("row_losses_backward", like=lambda z, *_: z.new_empty(z.shape))
+def _gradients_like(z: Tensor, target: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+    *_, needs_target = rest
+    return z.new_empty(z.shape), target.new_empty(z.shape if needs_target else (0,))
+
+
+@operator("row_losses_backward", like=_gradients_like)
 def row_losses_backward(
     z: Tensor,
     target: Tensor,
@@ -54,16 +59,18 @@ def row_losses_backward(
     smoothing: float,
     statistics: Tensor,
     g: Tensor,
-) -> Tensor:
-    """The gradient of the logits from the losses' cotangents g (*batch)."""
+    needs_target: bool,
+) -> tuple[Tensor, Tensor]:
+    """Gradients of logits and soft targets ((0,) unless `needs_target`) from the losses' cotangents g (*batch)."""
     from contmax.kernels.gpu._launch import in_parts
     from contmax.kernels.losses._gpu_losses import write_gradients
 
-    grad = z.new_empty(z.shape)
+    grad, grad_target = results = _gradients_like(z, target, needs_target)
     if z.numel() > 0:
         mask = None if mask is None else mask.expand(z.shape)
-        in_parts(write_gradients, (z, target, mask, statistics, g, grad), alpha, smoothing)
-    return grad
+        given = (z, target, mask, statistics, g, grad, grad_target if needs_target else None)
+        in_parts(write_gradients, given, alpha, smoothing)
+    return results
 
 
 class LinearLoss(NamedTuple):

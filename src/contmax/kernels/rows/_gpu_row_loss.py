@@ -20,6 +20,8 @@ from contmax.kernels.rows._gpu_solve import below, log, relative_weights
 
 # `deformed_log` replaces smaller numbers by this: their powers are negligible, and `log` takes no smaller numbers.
 _LEAST = tl.constexpr(1e-37)
+# If |α − 1| is at least this, `contmax.deformed.tsallis_negentropy` uses Ω's definition in float32, else a stable form.
+_FAR_FROM_ONE = tl.constexpr(0.0186)
 
 
 @triton.jit
@@ -108,3 +110,13 @@ def soft_terms(mass, bits, product, impossible, epsilon, smoothing, K: tl.conste
     cost = tl.where(impossible > 0, float("inf"), negentropy - product / mass)
     scale = (1.0 - smoothing) / mass
     return tl.where(smoothing < 1.0, (1.0 - smoothing) * cost, 0.0), tl.where(impossible > 0, -scale, scale)
+
+
+@triton.jit
+def slope_of_negentropy(y, scale, smoothing, epsilon, K: tl.constexpr):
+    """∂Ω(q)/∂q at q = y/S for y > 0, else 0, (R, B); `scale`, (R,), is (1−s)/S from `soft_terms`."""
+    q = y * (tl.abs(scale) / tl.where(smoothing < 1.0, 1.0 - smoothing, 1.0))[:, None]
+    # Adding a constant does not change the slope along the simplex: add the constant of the torch reference.
+    far = tl.abs(epsilon) >= _FAR_FROM_ONE
+    constant = tl.where(far, 1.0 / tl.where(far, epsilon, 1.0), 1.0 / (1.0 + epsilon))
+    return tl.where(q > 0.0, deformed_log(tl.where(q > 0.0, q, 1.0), epsilon, K) + constant[:, None], 0.0)
