@@ -6,6 +6,20 @@ from torch import Tensor
 from contmax import KeyPages, entmax_attention
 from contmax.attention import Certificate
 
+# Options of calls with two heads, two queries and 300 keys.
+OPTIONS: list[dict[str, object]] = [
+    {"is_causal": True},
+    {"lengths": torch.tensor([170])},
+    {"lengths": torch.tensor([0])},
+    {"mask": torch.arange(300) % 3 > 0},
+    {"mask": torch.zeros(300, dtype=torch.bool)},
+    {"bias": torch.linspace(-30, 0, 300)},
+    {"bias": torch.zeros(300).masked_fill(torch.arange(300) < 150, -torch.inf)},
+    {"bias": torch.linspace(-3, 3, 2 * 301).view(2, 1, 301)},  # by distance
+    {"scale": -0.3},
+    {"window": (40, 0)},
+]
+
 
 def assert_certified(
     given: list[Tensor], alpha: float | Tensor = 1.5, *, size: int = 32, tolerance: float = 5e-6, **options: object

@@ -6,7 +6,7 @@ import torch
 import contmax
 from attention_checks import F16, F32, drawn
 from contmax import KeyPages, entmax_attention
-from key_pages_checks import assert_budget_is_told, assert_certified, clustered
+from key_pages_checks import OPTIONS, assert_budget_is_told, assert_certified, clustered
 
 ALL_BOXES = pytest.mark.parametrize("size", [32, 64, 128])
 
@@ -56,23 +56,7 @@ def test_every_alpha(alpha, dtype):
         assert (read < 350).all()
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"is_causal": True},
-        {"lengths": torch.tensor([170])},
-        {"lengths": torch.tensor([0])},
-        {"mask": torch.arange(300) % 3 > 0},
-        {"mask": torch.zeros(300, dtype=torch.bool)},
-        {"bias": torch.linspace(-30, 0, 300)},
-        {"bias": torch.zeros(300).masked_fill(torch.arange(300) < 150, -torch.inf)},
-        {"bias": torch.linspace(-3, 3, 2 * 301).view(2, 1, 301)},  # by distance
-        {"scale": -0.3},
-        {"window": (40, 0)},
-        {"softcap": 3.0},
-        {"sinks": torch.tensor([1.0, -1.0])},
-    ],
-)
+@pytest.mark.parametrize("options", [*OPTIONS, {"softcap": 3.0}, {"sinks": torch.tensor([1.0, -1.0])}])
 def test_options(options):
     assert_certified(drawn(2, 300, heads=2), **options)
 
@@ -126,6 +110,20 @@ def test_what_reads_all_keys():
         assert (certificate.keys_read == 300).all()
         assert certificate.is_exact.all()
         assert torch.equal(output, entmax_attention(*given))
+
+
+def test_autocast_and_inputs_without_heads_or_keys():
+    query, key, value = drawn(1, 300)
+    with torch.autocast("cpu", torch.bfloat16):
+        pages = entmax_attention(query, key, value, key_pages=KeyPages(key))
+        assert torch.equal(pages, entmax_attention(query, key, value))
+    output, certificate = entmax_attention(query[0, 0], key[0, 0], value[0, 0], return_certificate=True)
+    assert output.shape == (1, 16)
+    assert certificate.keys_read.shape == certificate.is_exact.shape == (1,)
+    output, certificate = entmax_attention(query, key[..., :0, :], value[..., :0, :], return_certificate=True)
+    assert (output == 0).all()
+    assert (certificate.keys_read == 0).all()
+    assert certificate.is_exact.all()
 
 
 def test_wrong_pages_are_refused():

@@ -6,7 +6,7 @@ import torch
 from attention_checks import F16, F32, drawn
 from contmax import KeyPages, entmax_attention
 from contmax.attention import _certified
-from key_pages_checks import assert_budget_is_told, assert_certified, clustered
+from key_pages_checks import OPTIONS, assert_budget_is_told, assert_certified, clustered
 from masked_checks import ALL, filled
 
 pytestmark = pytest.mark.usefixtures("triton_takes_cpu_tensors")
@@ -35,21 +35,7 @@ def test_every_alpha(alpha, dtype, by_kernels):
     assert len(by_kernels) == 1
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"is_causal": True},
-        {"lengths": torch.tensor([170])},
-        {"lengths": torch.tensor([0])},
-        {"mask": torch.arange(300) % 3 > 0},
-        {"mask": torch.zeros(300, dtype=torch.bool)},
-        {"bias": torch.linspace(-30, 0, 300)},
-        {"bias": torch.zeros(300).masked_fill(torch.arange(300) < 150, -torch.inf)},
-        {"bias": torch.linspace(-3, 3, 2 * 301).view(2, 1, 301)},  # by distance
-        {"scale": -0.3},
-        {"window": (40, 0)},
-    ],
-)
+@pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize("dtype", [F32, F16])
 def test_options(options, dtype, by_kernels):
     assert_certified(drawn(2, 300, heads=2, dtype=dtype), tolerance=TOLERANCES[dtype], **options)
@@ -84,7 +70,7 @@ def test_random_caches(seed, by_kernels):
         options |= {"size": size, "tolerance": 1e-4 if dtype == F32 else 3e-3, "enable_gqa": True}
         found = assert_certified(given, alpha, **options).keys_read
         with pytest.MonkeyPatch.context() as replaced:
-            replaced.setattr(_certified, "decoding_fits", lambda *_: False)
+            replaced.setattr(_certified, "pages_fit", lambda *_: False)
             expected = assert_certified(given, alpha, **options).keys_read
         assert (found >= expected - size).all()  # a bound may be next to the threshold
         read, needed = read + int(found.sum()), needed + int(expected.sum())
@@ -100,8 +86,8 @@ def test_one_key_far_above_keys_that_are_all_equal_and_broken_pages():
     assert torch.equal(entmax_attention(query, above, value, key_pages=KeyPages(above)), value[..., 777:778, :])
     mask = (torch.arange(1000) < 64) | (torch.arange(1000) >= 130)
     exact = entmax_attention(query, key, value, mask=mask, key_pages=KeyPages(key))
-    for broken in ([filled(x, mask.unsqueeze(-1), ALL) for x in (key, value)],):
-        assert torch.equal(entmax_attention(query, *broken, mask=mask, key_pages=KeyPages(broken[0])), exact)
+    broken = [filled(x, mask.unsqueeze(-1), ALL) for x in (key, value)]
+    assert torch.equal(entmax_attention(query, *broken, mask=mask, key_pages=KeyPages(broken[0])), exact)
     key[..., 70, :] = torch.nan
     assert entmax_attention(query, key, value, key_pages=KeyPages(key)).isnan().all()
 
@@ -114,3 +100,11 @@ def test_a_budget(by_kernels):
     equal = key[..., :1, :].expand_as(key)
     assert not assert_budget_is_told([query, equal, value], 128)
     assert len(by_kernels) == 3
+
+
+def test_queries_of_several_programs_do_not_share_what_is_read(by_kernels):
+    """A budget is told truly: 23 queries of three heads would be in two programs, and are left to torch."""
+    assert not assert_budget_is_told(drawn(23, 500, heads=3, groups=1), 32)
+    assert not by_kernels
+    assert not assert_budget_is_told(drawn(21, 500, heads=3, groups=1), 32)
+    assert len(by_kernels) == 1

@@ -19,13 +19,11 @@ from contmax.attention._compiled import backend_of_attention, decode_by_pages, i
 from contmax.attention._key_pages import Certificate, KeyPages
 from contmax.attention._masked import allowed_keys, bias_of_scores
 from contmax.attention._reference import repeated_heads, scores_of
-from contmax.kernels.attention import Bounded, Boxes, decoding_fits
+from contmax.kernels.attention import ROUNDING_OF_PAGES, Bounded, Boxes, pages_fit
 from contmax.maps._threshold import newton_normaliser
 
 # Pages that are read first: 8, or 1/32 of all pages if that is more.
 _FEWEST_FIRST, _FIRST_SHARE = 8, 32
-# A limit for the rounding errors of a score and of its upper bound, relative to the sum of absolute products.
-_ROUNDING = 4e-6
 
 
 def attend_certified(
@@ -40,18 +38,20 @@ def attend_certified(
         attend: computes the means for given inputs by reading all keys; used with a mask where no kernel skips pages.
     """
     pages = _checked_pages(pages, inputs)
-    count, reads_all = pages.low.shape[-2], budget is None
     if budget is not None and budget < pages.size:
         raise ValueError(
             f"key_budget must be at least the {pages.size} keys of a page; got {budget}. Make smaller pages: "
             "KeyPages(key, size=32)."
         )
     if not _may_skip(inputs):
-        everything = inputs.query.new_ones((*inputs.query.shape[:-1], count), dtype=torch.bool)
-        return attend(inputs), Certificate(_keys_of(everything, inputs, pages.size), everything.any(-1))
+        keys_read = inputs.query.new_full(inputs.query.shape[:-1], inputs.key.shape[-2], dtype=torch.int64)
+        return attend(inputs), Certificate(keys_read, torch.ones_like(keys_read, dtype=torch.bool))
+    count = pages.low.shape[-2]
     first = min(count, max(_FEWEST_FIRST, count // _FIRST_SHARE) if budget is None else budget // pages.size)
-    boxes = Boxes(pages.low, pages.high, pages.size, first, reads_all)
-    if backend_of_attention(inputs, 0.0) is Backend.TRITON and decoding_fits(*inputs[:3], pages.size):
+    # Rounding keeps the order of numbers: boxes of keys that autocast rounds are the boxes of the rounded keys.
+    low, high = (x.to(inputs.key.dtype) for x in (pages.low, pages.high))
+    boxes = Boxes(low, high, pages.size, first, budget is None)
+    if backend_of_attention(inputs, 0.0) is Backend.TRITON and pages_fit(*inputs[:3], pages.size):
         output, bounded = decode_by_pages(inputs, boxes)
         return output, _certificate(bounded, inputs, boxes)[1]
     read, certificate = _certificate(_bounded(inputs, boxes), inputs, boxes)
@@ -65,20 +65,21 @@ def _checked_pages(pages: KeyPages | None, inputs: Inputs) -> KeyPages:
     if pages is None:
         return KeyPages(key)
     needed = (*key.shape[:-2], -(-key.shape[-2] // pages.size), key.shape[-1])
-    if pages.low.shape != needed or pages.low.dtype != key.dtype or pages.low.device != key.device:
+    if pages.low.shape != needed or pages.low.device != key.device:
         raise ValueError(
-            f"key_pages must hold boxes {needed} of these keys, {key.dtype} on {key.device}; got "
-            f"{tuple(pages.low.shape)}, {pages.low.dtype} on {pages.low.device}. Append new keys to the pages as the "
+            f"key_pages must hold boxes {needed} of these keys, on {key.device}; got {tuple(pages.low.shape)} on "
+            f"{pages.low.device}. Append new keys to the pages as the "
             "cache grows: pages.append(key[..., -1:, :])."
         )
     return pages
 
 
 def _may_skip(inputs: Inputs) -> bool:
-    """Whether a threshold can rule out pages: for few queries, 1 < α ≤ 2, and without a gradient, cap or sinks."""
+    """Whether a threshold can rule out pages: for few queries, 1 < α ≤ 2, without a gradient, cap or sinks."""
     alpha = inputs.alpha
     has_threshold = isinstance(alpha, Tensor) or 1 < alpha <= 2
-    return has_threshold and inputs.softcap is None and inputs.sinks is None and is_decoding(inputs)
+    has_keys = inputs.key.shape[-2] > 0
+    return has_keys and has_threshold and inputs.softcap is None and inputs.sinks is None and is_decoding(inputs)
 
 
 def _bounded(inputs: Inputs, boxes: Boxes) -> Bounded:
@@ -88,7 +89,7 @@ def _bounded(inputs: Inputs, boxes: Boxes) -> Bounded:
     low, high = (repeated_heads(x.to(dtype), heads).mT for x in boxes[:2])
     with without_autocast(query):
         bounds = query.clamp(min=0) @ high + query.clamp(max=0) @ low
-        bounds = bounds + _ROUNDING * (query.abs() @ torch.maximum(low.abs(), high.abs()))
+        bounds = bounds + ROUNDING_OF_PAGES * (query.abs() @ torch.maximum(low.abs(), high.abs()))
         scores = scores_of(inputs)
     # A box with NaN or infinite numbers gives no bound: take +∞, so that its page is read.
     bounds = bounds.nan_to_num(nan=torch.inf, posinf=torch.inf, neginf=torch.inf)
@@ -100,7 +101,7 @@ def _bounded(inputs: Inputs, boxes: Boxes) -> Bounded:
         added = added.masked_fill(~allowed, -torch.inf)
     short = -scores.shape[-1] % boxes.size
     added = F.pad(added, (0, short), value=-torch.inf).unflatten(-1, (-1, boxes.size)).amax(-1)
-    bounds = torch.where(added == -torch.inf, -torch.inf, bounds + added + _ROUNDING * added.abs())
+    bounds = torch.where(added == -torch.inf, -torch.inf, bounds + added + ROUNDING_OF_PAGES * added.abs())
     chosen = torch.zeros_like(bounds, dtype=torch.bool).scatter_(-1, bounds.topk(boxes.first, -1).indices, True)
     chosen &= bounds > -torch.inf
     is_read = _shared(chosen, inputs).repeat_interleave(boxes.size, -1)[..., : scores.shape[-1]]

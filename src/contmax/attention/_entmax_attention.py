@@ -127,6 +127,8 @@ def entmax_attention(
             )
         output, certificate = attend_certified(inputs, key_pages, key_budget, lambda x: _attended(x, 0.0))
         output = _as_given(output, query, inputs)
+        if query.dim() == 2:
+            certificate = type(certificate)(*(x.squeeze(-2) for x in certificate))
         return (output, certificate) if return_certificate else output
     if need_weights:
         output, weights = (_as_given(x, query, inputs) for x in attend_reference(masked_as_zeros(inputs), dropout_p))

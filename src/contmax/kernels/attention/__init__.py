@@ -9,6 +9,8 @@ from contmax.kernels.attention._operators import attention_fits as attention_fit
 from contmax.kernels.attention._operators import decoding as decoding
 from contmax.kernels.attention._operators import decoding_by_pages as decoding_by_pages
 from contmax.kernels.attention._operators import decoding_fits as decoding_fits
+from contmax.kernels.attention._operators import pages_fit as pages_fit
+from contmax.kernels.attention._sizes import ROUNDING_OF_PAGES as ROUNDING_OF_PAGES
 from contmax.kernels.attention._tensors import AttentionLists as AttentionLists
 from contmax.kernels.attention._tensors import AttentionOptions as AttentionOptions
 from contmax.kernels.attention._tensors import Bounded as Bounded

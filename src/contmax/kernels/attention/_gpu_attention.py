@@ -22,9 +22,7 @@ from contmax.kernels.attention._tensors import (
     Boxes,
     empty_attended,
 )
-
-# The score of masked keys, and of keys that are not read.
-NOTHING = -1.0e30
+from contmax.kernels.rows._gpu_solve import NOTHING
 
 
 def attend(
@@ -135,7 +133,8 @@ def decode_by_pages(
     bounds = torch.empty((*query.shape[:3], pages), **real)
     thresholds = torch.empty((*query.shape[:3], 1), **real)
     chosen = torch.empty(bounds.shape, dtype=torch.uint8, device=query.device)
-    scores, maxima = torch.full(plan.scores_shape, NOTHING, **real), torch.full(plan.maxima_shape, NOTHING, **real)
+    # Keys that are not read look as if they were masked.
+    scores, maxima = (torch.full(x, NOTHING.value, **real) for x in (plan.scores_shape, plan.maxima_shape))
     given = (call.mask, call.bias, call.limits)
     of_pages.bound(call.query, low, high, *given, bounds)
     of_pages.choose(bounds, chosen)

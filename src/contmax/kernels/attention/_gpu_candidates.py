@@ -141,11 +141,12 @@ def _decided(
     counted = tl.sum(sums, 0)
     listed, undecided = counted & 65535, counted >> 16
     # An undecided tile has at least two keys to list.
-    overflows = (listed + 2 * undecided > CAPACITY) | (undecided > most)
-    # Lists of nearly all keys cost more than a dense block, except in short rows. One sum tests both (1e9: overflow).
-    excess = listed + undecided * (WIDE // 4) - allowed * _NEARLY_ALL
-    excess = tl.where(overflows, 1e9, tl.where(allowed > _SHORTEST_WHOLE, excess, -1e6))
-    return normaliser, below, kinds, sums, counted, tl.sum(tl.where(ok, excess, 0.0), 0) > 0.0
+    overflows = ok & ((listed + 2 * undecided > CAPACITY) | (undecided > most))
+    # Lists of nearly all keys cost more than a dense block, except in short rows. Sums of integers decide.
+    reached = tl.sum(tl.where(ok, listed + undecided * (WIDE // 4), 0), 0)
+    allowed = tl.where(ok, allowed, 0)
+    are_whole = (reached >= tl.sum(allowed, 0) * _NEARLY_ALL) & (tl.max(allowed, 0) > _SHORTEST_WHOLE)
+    return normaliser, below, kinds, sums, counted, (tl.max(overflows.to(tl.int32), 0) > 0) | are_whole
 
 
 @triton.jit

@@ -23,17 +23,12 @@ from contmax.kernels.attention._gpu_scores import (
     last_block_and_head,
     load_columns,
     load_rows,
+    next_where,
     probabilities,
     store_rows,
 )
 from contmax.kernels.gpu._instructions import quick_log2
 from contmax.kernels.rows._gpu_rows import curvature, saturated, unbiased
-
-
-@triton.jit
-def _next_where(wanted, places, start, other):
-    """The smallest of the `wanted` places ≥ start; `other` if there is none."""
-    return tl.min(tl.where(wanted & (places >= start), places, other), 0)
 
 
 @triton.jit
@@ -162,9 +157,9 @@ def dense_keys_backward(
             has_mass = (low <= n // COLUMNS) & (n // COLUMNS < high)
             for POWER in tl.static_range(ORDER, 1 if PER_HEAD else ORDER + 1):
                 if has_power(A, h, POWER, PER_HEAD):
-                    start = _next_where(has_mass, blocks, 0, row_blocks)
+                    start = next_where(has_mass, blocks, 0, row_blocks)
                     while start < row_blocks:
-                        end = _next_where(has_mass == 0, blocks, start, row_blocks)
+                        end = next_where(has_mass == 0, blocks, start, row_blocks)
                         for row_block in range(start, end):
                             rows = dense_rows(
                                 LIMITS, b, head, row_block, queries, keys, diagonal, extras, SHIFTS, has_shifts,
@@ -184,7 +179,7 @@ def dense_keys_backward(
                             along = tl.dot(g, v, input_precision=PRECISION)
                             slope = escort * (along - along_mean[:, None])
                             dk = tl.dot(tl.trans(saturated(slope, Q).to(q.dtype)), q, dk, input_precision=PRECISION)
-                        start = _next_where(has_mass, blocks, end, row_blocks)
+                        start = next_where(has_mass, blocks, end, row_blocks)
         inside, first = n + tl.arange(0, COLUMNS) < keys, key_head * keys + n
         is_listed = tl.full([], False, tl.int1)
         if HAS_LISTS:

@@ -16,11 +16,11 @@ from contmax.kernels.attention._gpu_decoding import (
     queries_of_program,
     store_scores,
 )
-from contmax.kernels.attention._gpu_scores import PRECISION, Extras, epsilon_of_heads, larger, with_extras
+from contmax.kernels.attention._gpu_scores import PRECISION, Extras, epsilon_of_heads, larger, next_where, with_extras
+from contmax.kernels.attention._sizes import ROUNDING_OF_PAGES
 from contmax.kernels.rows._gpu_solve import NOTHING
 
-# The sum of the largest rounding errors of a score and of its bound, relative to Σ |q·k| over the channels.
-_ROUNDING = tl.constexpr(4e-6)
+_ROUNDING = tl.constexpr(ROUNDING_OF_PAGES)
 
 
 @triton.jit(do_not_specialize=(*ANY_LENGTH, "pages"))
@@ -100,12 +100,6 @@ def bound_thresholds(
     tl.store(THRESHOLDS + row + tl.arange(0, 1), tl.where(is_bounded, maximum + below, -float("inf")))
 
 
-@triton.jit
-def _next_where(wanted, places, start, other):
-    """The smallest of the `wanted` places ≥ start; `other` if there is none."""
-    return tl.min(tl.where(wanted & (places >= start), places, other), 0)
-
-
 @triton.jit(do_not_specialize=(*ANY_LENGTH, "pages"))
 def score_pages(
     Q, K, M, B, LENGTHS, BOUNDS, CHOSEN, THRESHOLDS, SCORES, MAXIMA,
@@ -136,11 +130,11 @@ def score_pages(
         threshold = tl.load(THRESHOLDS + block.row, mask=block.inside, other=float("inf"))
         wanted = (wanted == 0) & (tl.max((bound > threshold[:, None]).to(tl.int32), 0) > 0)
     # Visit blocks in runs of neighbours, because Triton pipelines a run.
-    start = _next_where(wanted, places, 0, BLOCKS)
+    start = next_where(wanted, places, 0, BLOCKS)
     while start < BLOCKS:
-        end = _next_where(wanted == 0, places, start, BLOCKS)
+        end = next_where(wanted == 0, places, start, BLOCKS)
         for n in range(begin + start * COLUMNS, begin + end * COLUMNS, COLUMNS):
             store_scores(
                 SCORES, MAXIMA, K, kj, n, q, block, tiles, scale, extras, D, WIDTH, ROWS, COLUMNS
             )  # fmt: skip
-        start = _next_where(wanted, places, end, BLOCKS)
+        start = next_where(wanted, places, end, BLOCKS)

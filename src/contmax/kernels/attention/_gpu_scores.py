@@ -185,6 +185,12 @@ def gathered(X, stride, j, exists, C: tl.constexpr, WIDTH: tl.constexpr):
 
 
 @triton.jit
+def next_where(wanted, places, start, other):
+    """The smallest of the `wanted` places ≥ start; `other` if there is none."""
+    return tl.min(tl.where(wanted & (places >= start), places, other), 0)
+
+
+@triton.jit
 def larger(a, b):
     """The larger of a and b; NaN wins."""
     return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)

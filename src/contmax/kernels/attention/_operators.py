@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from contmax._operator import operator
-from contmax.kernels.attention._sizes import LIST_CAPACITY, most_keys_of_decoding, widest_head
+from contmax.kernels.attention._sizes import LIST_CAPACITY, MOST_DECODED_ROWS, most_keys_of_decoding, widest_head
 from contmax.kernels.attention._tensors import (
     AttentionGradients,
     AttentionLists,
@@ -40,6 +40,15 @@ def decoding_fits(query: Tensor, key: Tensor, value: Tensor, page: int = 128) ->
         key.shape[-2] <= most_keys_of_decoding(width, query.element_size(), page)
         and query.shape[:-1].numel() * key.shape[-2] <= _MOST_SCORES
     )
+
+
+def pages_fit(query: Tensor, key: Tensor, value: Tensor, page: int) -> bool:
+    """Whether `decoding_by_pages` takes these tensors and `page` keys per page, if `attention_fits` is true of them.
+
+    All queries of a key head must be in one program, because only the queries of a program share what is read.
+    """
+    rows = query.shape[-3] // key.shape[-3] * query.shape[-2]
+    return rows <= MOST_DECODED_ROWS and decoding_fits(query, key, value, page)
 
 
 def _empty_gradients(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> AttentionGradients:

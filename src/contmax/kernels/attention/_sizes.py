@@ -145,9 +145,13 @@ TUNING = Tuning()
 
 # Decoding: the most keys and the most bytes per block of keys.
 _DECODED_TOGETHER, _BYTES_OF_BLOCK = 128, 2**15
+# Decoding: the most queries per program.
+MOST_DECODED_ROWS = 64
 # Decoding: the number of programs that a GPU runs at once, and the most blocks of keys per program. Programs with more
 # blocks would end at very different times.
 _PROGRAMS, _MOST_BLOCKS = 264, 32
+# The sum of the largest rounding errors of a score and of the bound of its page, relative to Σ |q·k| over the channels.
+ROUNDING_OF_PAGES = 4e-6
 # Tiles per block of keys, and the most per row: one program holds all tile maxima of a row.
 _TILES_OF_BLOCK, _MOST_TILES = 4, 2**15
 
@@ -179,7 +183,7 @@ def decoding_sizes(
 
     No block of keys is larger than a `page`.
     """
-    rows = min(max(power_of_two(queries), 16), 64)
+    rows = min(max(power_of_two(queries), 16), MOST_DECODED_ROWS)
     row_blocks, columns = blocks_of(queries, rows), min(_decoded_together(width, item), page)
     blocks = blocks_of(keys, columns)
     span = min(blocks_of(blocks * heads * row_blocks, _PROGRAMS), _MOST_BLOCKS)

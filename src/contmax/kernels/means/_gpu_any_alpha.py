@@ -207,18 +207,21 @@ def any_bwd_kernel(
 
 def values(given: Parameters, number: float) -> Tensor:
     """r, (*batch, K), of β-Gaussians; α is the third of `given`, (*batch), of any dtype; `number` if that is None."""
-    loc, _, index, centre, _ = given
+    loc, scale, index, centre, width = given
     r = loc.new_empty(*loc.shape, centre.shape[0])
     if r.numel():
-        launch = _launch_of_values(loc.numel(), centre.shape[0], number - 1.0, index is not None)
-        launch(r, *map(_laid_out, given), *rules_on(loc.device))
+        alpha, gap = _alpha_and_gap(loc, index, number)
+        parameters = (laid_out(x) for x in (loc, scale, alpha, centre, width))
+        launch = _launch_of_values(loc.numel(), centre.shape[0], gap, index is not None)
+        launch(r, *parameters, *rules_on(loc.device))
     return r
 
 
 def gradients(cotangent: Tensor, given: Parameters, number: float, needs_basis: bool) -> Gradients:
     """Gradients of loc, scale, α, centre and width; the last two have shape (0,) unless `needs_basis`."""
-    loc, _, index, centre, _ = given
+    loc, scale, index, centre, width = given
     rows, columns = loc.numel(), centre.shape[0]
+    alpha, gap = _alpha_and_gap(loc, index, number)
     block, warps = _block(columns, _BACKWARD_COLUMNS)
     blocks = blocks_of(columns, block)
     group = min(16, power_of_two(max(1, rows // _FEW))) if needs_basis else 1
@@ -228,18 +231,19 @@ def gradients(cotangent: Tensor, given: Parameters, number: float, needs_basis: 
     matrix = resolved(cotangent).reshape(-1, columns)
     if rows and columns:
         kinds = {"GROUP": group, "PER_ROW": index is not None, "BASIS": needs_basis, "COLUMNS": block}
-        numbers = (rows, columns, *matrix.stride(), number - 1.0)
+        parameters = (laid_out(x) for x in (loc, scale, alpha, centre, width))
+        numbers = (rows, columns, *matrix.stride(), gap)
         launch = Launch(any_bwd_kernel, (groups, blocks), numbers, kinds, warps, contracts=True)
-        launch(*by_row, shares, matrix, *map(_laid_out, given), *rules_on(loc.device))
+        launch(*by_row, shares, matrix, *parameters, *rules_on(loc.device))
     by_loc, by_scale, by_alpha = ((x if blocks == 1 else x.sum(0)).reshape(loc.shape) for x in by_row)
     if not needs_basis:
         return by_loc, by_scale, by_alpha, loc.new_empty(0), loc.new_empty(0)
     return by_loc, by_scale, by_alpha, shares[:, 0].sum(0), shares[:, 1].sum(0)
 
 
-def _laid_out(x: Tensor | None) -> Tensor | None:
-    """`laid_out`, for a tensor that may be missing."""
-    return None if x is None else laid_out(x)
+def _alpha_and_gap(loc: Tensor, index: Tensor | None, number: float) -> tuple[Tensor, float]:
+    """The kernels' arguments for α: a tensor, which is unused if α is a number, and α − 1 of a number."""
+    return (loc, number - 1.0) if index is None else (index, 0.0)
 
 
 @DeviceCache
