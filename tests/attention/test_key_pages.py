@@ -61,6 +61,14 @@ def test_options(options):
     assert_certified(drawn(2, 300, heads=2), **options)
 
 
+def test_bounds_of_random_pages_are_true():
+    """Keys of a page lie on one side of the origin in each channel, and queries on either side."""
+    for seed in range(30):
+        torch.manual_seed(seed)
+        query, key, value = clustered(900, heads=2, queries=2, channels=4, dtype=F32)
+        assert_certified([query * torch.tensor([1.0, -1.0]).view(2, 1, 1), key, value], 2.0, tolerance=1e-4)
+
+
 def test_far_keys_are_not_read_where_a_bias_falls_with_the_distance():
     given, bias = drawn(1, 4000), -0.1 * torch.arange(3999, -1, -1.0)
     assert (assert_certified(given, bias=bias, size=64).keys_read < 1000).all()

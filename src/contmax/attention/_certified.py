@@ -27,14 +27,15 @@ _FEWEST_FIRST, _FIRST_SHARE = 8, 32
 
 
 def attend_certified(
-    inputs: Inputs, pages: KeyPages | None, budget: int | None, attend: Callable[[Inputs], Tensor]
-) -> tuple[Tensor, Certificate]:
-    """Means of the values from only the pages that may have weight, and the certificate of what was read.
+    inputs: Inputs, pages: KeyPages | None, budget: int | None, certifies: bool, attend: Callable[[Inputs], Tensor]
+) -> tuple[Tensor, Certificate | None]:
+    """Means of the values from only the pages that may have weight, and the certificate of what was read, if it is needed.
 
     Args:
         inputs: checked arguments.
         pages: boxes of all keys; None to compute them.
         budget: the most keys that a query may choose to read; None to read all that may have weight.
+        certifies: whether the certificate is needed; a GPU computes it by operations of its own.
         attend: computes the means for given inputs by reading all keys; used with a mask where no kernel skips pages.
     """
     pages = _checked_pages(pages, inputs)
@@ -53,7 +54,7 @@ def attend_certified(
     boxes = Boxes(low, high, pages.size, first, budget is None)
     if backend_of_attention(inputs, 0.0) is Backend.TRITON and pages_fit(*inputs[:3], pages.size):
         output, bounded = decode_by_pages(inputs, boxes)
-        return output, _certificate(bounded, inputs, boxes)[1]
+        return output, _certificate(bounded, inputs, boxes)[1] if certifies else None
     read, certificate = _certificate(_bounded(inputs, boxes), inputs, boxes)
     keys = read.repeat_interleave(pages.size, -1)[..., : inputs.key.shape[-2]]
     mask = keys if inputs.mask is None else inputs.mask & keys

@@ -125,9 +125,10 @@ def entmax_attention(
             raise ValueError(
                 "weights and dropout need all keys; leave out key_pages, key_budget and return_certificate."
             )
-        output, certificate = attend_certified(inputs, key_pages, key_budget, lambda x: _attended(x, 0.0))
+        given = (inputs, key_pages, key_budget, return_certificate)
+        output, certificate = attend_certified(*given, lambda x: _attended(x, 0.0))
         output = _as_given(output, query, inputs)
-        if query.dim() == 2:
+        if certificate is not None and query.dim() == 2:
             certificate = type(certificate)(*(x.squeeze(-2) for x in certificate))
         return (output, certificate) if return_certificate else output
     if need_weights:
