@@ -29,7 +29,7 @@ _FEWEST_FIRST, _FIRST_SHARE = 8, 32
 def attend_certified(
     inputs: Inputs, pages: KeyPages | None, budget: int | None, certifies: bool, attend: Callable[[Inputs], Tensor]
 ) -> tuple[Tensor, Certificate | None]:
-    """Means of the values from only the pages that may have weight, and the certificate of what was read, if it is needed.
+    """Means of the values from only the pages that may have weight, and the certificate if it is needed.
 
     Args:
         inputs: checked arguments.
