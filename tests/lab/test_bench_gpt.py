@@ -14,20 +14,54 @@ from contmax_lab.bench import _gpt
 
 @pytest.fixture(scope="module")
 def figures():
-    return list(_gpt.gpt_figures(bench.QUICK, StandIn()))
+    return list(_gpt.gpt_figures(bench.QUICK, StandIn(device=(2.0, 3.0, 1.0))))
 
 
 def test_steps_before_and_after_training_and_the_trainings(figures):
     steps = {figure.column: figure.value for figure in figures if "one step" in figure.table}
     assert steps == {"as initialised, eager": 3.0, "trained, eager": 3.0}
     trained = {figure.row: figure for figure in figures if "trained on text" in figure.table}
-    assert list(trained) == [f"B = 2, L = 40, {name}" for name in ("entmax", "softmax", "entmax, α rises from 1")]
+    names = ["entmax, half of the heads with ALiBi", "entmax", "softmax", "entmax, α rises from 1"]
+    assert list(trained) == [f"B = 2, L = 40, {name}" for name in names]
     for figure in trained.values():
         (point,) = figure.details["curve"]
         assert point["step"] == 3
         assert 7 < point["bits"] == figure.value < 8.5  # a byte has eight
         assert point["seconds"] > 0
     assert trained["B = 2, L = 40, softmax"].details["curve"][0]["support"] == pytest.approx(20.5)
+
+
+def test_a_token_of_a_long_text_reads_fewer_keys_with_pages(figures):
+    steps = {figure.column: figure for figure in figures if "one token in all layers" in figure.table}
+    assert {name: figure.value for name, figure in steps.items()} == {"with pages": 2.0, "without pages": 3.0}
+    assert all("failed" not in figure.details for figure in steps.values())
+    (read,) = [figure for figure in figures if "share of the keys" in figure.table]
+    assert 0 < read.value <= 1
+    assert read.row == "L = 200"
+
+
+def test_a_long_text_is_read_in_chunks_as_in_one(monkeypatch):
+    """Layers of a model with ALiBi are those of `states`, whatever the chunks; its biases are those of ALiBi."""
+    torch.manual_seed(0)
+    model, text = _gpt._Gpt(_gpt._SMALL, 40, alibi=True), torch.randint(256, (70,), dtype=torch.uint8)
+    whole = _gpt._layers(model, text, 1.5)
+    monkeypatch.setattr(_gpt, "_CHUNK", 32)
+    for part, expected in zip(_gpt._layers(model, text, 1.5), whole, strict=True):
+        for x, y in zip(part, expected, strict=True):
+            torch.testing.assert_close(x, y)
+    query, key, value, bias = whole[0]
+    torch.testing.assert_close(bias[:, 0], torch.stack([torch.arange(-69.0, 1), torch.zeros(70)]))
+    block = model.blocks[0]
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        (_, x), (_, last) = model.states(text.long().unsqueeze(0), 1.5)
+        query, key, value = block.heads_of(x)
+        distance = (torch.arange(70).unsqueeze(1) - torch.arange(70)).double()
+        slopes = torch.tensor([1.0, 0.0]).view(2, 1, 1)
+        scores = query.double() @ key.double().mT / math.sqrt(8) - slopes * distance.abs()
+        p = contmax.entmax(scores, 1.5, mask=distance >= 0)
+        torch.testing.assert_close(
+            last, block.after_attention(x, (p @ value.double()).bfloat16()), atol=2e-2, rtol=2e-2
+        )
 
 
 def test_a_timed_step_moves_no_weight_and_computes_every_gradient():

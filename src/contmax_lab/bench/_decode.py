@@ -5,7 +5,7 @@ Bytes are those of keys and values. Softmax reads all of them; entmax reads all 
 
 import functools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -22,6 +22,8 @@ _BYTES = "bfloat16, one token: gigabytes of keys and values read per second"
 _TIME_OF_PAGES = "bfloat16, one token, with key pages: device time / scaled_dot_product_attention"
 _TIME_OF_BOXES = "bfloat16, one token, with key pages: device time / that without"
 _KEYS_READ = "one token, with key pages: share of the keys that is read"
+_TRAINED = "keys of a trained GPT, one token in all layers: device time / scaled_dot_product_attention"
+_TRAINED_READ = "keys of a trained GPT, one token: share of the keys that is read"
 _ERROR = 1e-2
 # With pages that cannot be skipped, decoding may take this much longer.
 _SLOWER_AT_MOST = 1.1
@@ -52,6 +54,17 @@ _CASES = [
     _Case(1, 32, 8, 524_288, 128, 0.75, 1.3),
 ]
 _SMALL = [_Case(1, 4, 2, 300, 16)]
+
+
+class Layer(NamedTuple):
+    """What a layer of a model attends: one query (1, H, 1, d), keys and values (1, H, L, d), and a bias (H, 1, L)."""
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    bias: Tensor
+
+
 # Kinds of scores by the standard deviation of the queries: flat ones give every key weight.
 _KINDS = {"random": 1.0, "flat": 0.0, "a third of random": 1 / 3}
 # Kinds of keys: independent ones; ones of topics that the text turns to in turn, the query being of the last; and
@@ -80,7 +93,7 @@ def _beside_softmax(case: _Case, kind: str, clock: Clock, effort: Effort) -> Ite
         yield Figure(_TIME, **place, value=math.nan, at_most=target, details=details)
         return
     ours = functools.partial(contmax.entmax_attention, query, key, value, enable_gqa=True)
-    times, details["kernels"] = _times_beside_softmax({"contmax": ours}, (query, key, value), clock, effort)
+    times, details["kernels"] = _times_beside_softmax({"contmax": ours}, [(query, key, value)], clock, effort)
     yield device_ratio(times, "contmax", details, table=_TIME, **place, at_most=target)
     size = key.numel() * key.element_size() + value.numel() * value.element_size()
     read = {"contmax": size * (1 + share) / 2, "torch": size}
@@ -107,7 +120,7 @@ def _by_pages(case: _Case, kind: str, clock: Clock, effort: Effort) -> Iterator[
     details = checked(relative_error(output, plain().double()), _ERROR)
     share = float(certificate.keys_read.double().mean()) / case.keys
     times, details["kernels"] = _times_beside_softmax(
-        {"contmax": certified, "without pages": plain}, (query, key, value), clock, effort
+        {"contmax": certified, "without pages": plain}, [(query, key, value)], clock, effort
     )
     place: dict[str, Any] = {"row": case.row, "column": kind}
     yield device_ratio(times, "contmax", details, table=_TIME_OF_PAGES, **place)
@@ -117,13 +130,43 @@ def _by_pages(case: _Case, kind: str, clock: Clock, effort: Effort) -> Iterator[
     yield Figure(_KEYS_READ, **place, value=share)
 
 
+def trained_figures(layers: Sequence[Layer], at_most: float | None, clock: Clock, effort: Effort) -> Iterator[Figure]:
+    """One token of a trained model in all its layers, with pages and without, beside softmax."""
+    plain = [functools.partial(contmax.entmax_attention, x.query, x.key, x.value, bias=x.bias) for x in layers]
+    paged = [functools.partial(call, key_pages=contmax.KeyPages(x.key)) for call, x in zip(plain, layers, strict=True)]
+    keys = layers[0].key.shape[2]
+    error, shares = 0.0, list[float]()
+    for exact, call in zip(plain, paged, strict=True):
+        output, certificate = call(return_certificate=True)
+        error = max(error, relative_error(output, exact().double()))
+        shares.append(float(certificate.keys_read.double().mean()) / keys)
+    ours = {
+        name: functools.partial(_in_turn, calls) for name, calls in (("with pages", paged), ("without pages", plain))
+    }
+    times, kernels = _times_beside_softmax(ours, [x[:3] for x in layers], clock, effort)
+    for name, target in (("with pages", at_most), ("without pages", None)):
+        details = {**checked(error, _ERROR), "kernels": kernels}
+        yield device_ratio(times, name, details, table=_TRAINED, row=f"L = {keys:,}", column=name, at_most=target)
+    share, by_layer = sum(shares) / len(shares), {"by_layer": shares}
+    yield Figure(_TRAINED_READ, f"L = {keys:,}", "with pages", share, details=by_layer)
+
+
+def _in_turn(calls: Sequence[Callable[[], object]]) -> None:
+    for call in calls:
+        call()
+
+
 def _times_beside_softmax(
-    ours: dict[str, Callable[[], object]], given: tuple[Tensor, Tensor, Tensor], clock: Clock, effort: Effort
+    ours: dict[str, Callable[[], object]], layers: Sequence[tuple[Tensor, ...]], clock: Clock, effort: Effort
 ) -> tuple[dict[str, Any], str]:
-    """Times of our calls, and of the fastest of torch's kernels as ``torch``; the name of these kernels."""
+    """Times of our calls, and of the fastest of torch's kernels as ``torch``; the name of these kernels.
+
+    Each call computes all `layers`, which are queries, keys and values.
+    """
     calls = dict(ours)
     for kernels in _KERNELS if clock.device == "cuda" else (SDPBackend.MATH,):
-        calls[kernels.name] = functools.partial(softmax_attention(kernels, enable_gqa=True), *given)
+        attend = softmax_attention(kernels, enable_gqa=True)
+        calls[kernels.name] = functools.partial(_in_turn, [functools.partial(attend, *layer) for layer in layers])
     times = clock.device_times(calls, effort)
     chosen = min(list(calls)[len(ours) :], key=lambda name: percentiles(times[name])["median"])
     return {**{name: times[name] for name in ours}, "torch": times[chosen]}, chosen

@@ -65,7 +65,9 @@ _CASES = [
     _Case(1, 4, 65536, 64, "random", True, 0.5, 1.1),
     _Case(1, 4, 65536, 64, "clustered", True, 0.2),
     _Case(1, 1, 131072, 64, "random", True, 0.45),
-    _Case(4, 16, 4096, 64, "flat", True, 3.0),
+    _Case(4, 16, 4096, 64, "flat", True, 1.15),
+    _Case(2, 16, 4096, 128, "flat", True, 1.3),
+    _Case(1, 16, 16384, 64, "flat", True, 1.15),
     _Case(16, 16, 1024, 64, "random"),
     _Case(32, 16, 512, 64, "random"),
 ]

@@ -3,6 +3,9 @@
 The model reads bytes: the sources of Python's standard library, a real text that every machine has. It is timed as
 initialised, where scores are flat, and after a training, where few keys have weight. Every step is a forward and a
 backward pass under autocast in bfloat16 and one step of AdamW, launched from Python, eagerly and compiled.
+
+Another model without positions, half of whose heads have a penalty for distance (ALiBi), reads texts far longer than
+those of its training: its keys show what steps of generation may skip.
 """
 
 import dataclasses
@@ -18,6 +21,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import contmax
+from contmax_lab.bench._decode import Layer, trained_figures
 from contmax_lab.bench._figure import Figure, gpu_suite
 from contmax_lab.bench._measuring import Clock, Effort, percentiles, time_when_idle
 from contmax_lab.bench._work import device_ratio
@@ -30,6 +34,8 @@ _RATE, _LEAST_RATE = 6e-4, 0.1
 _POINT = 50
 # Queries whose supports are counted.
 _COUNTED = 256
+# Queries of a long text that attend at once.
+_CHUNK = 8192
 
 
 class _Size(NamedTuple):
@@ -53,12 +59,16 @@ class _Plan(NamedTuple):
     width: int
     steps: int
     sizes: tuple[_Size, ...]
+    long: _Size
+    # Lengths of texts, and the targets for a step of generation with key pages.
+    texts: dict[int, float | None]
 
 
 _PLAN = _Plan(
-    6, 12, 768, 2000, (_Size(16, 1024, 1.06, 1.05), _Size(4, 4096, 1.2, 1.05), _Size(1, 16384, 1.3, 0.9))
+    6, 12, 768, 2000, (_Size(16, 1024, 1.06, 1.05), _Size(4, 4096, 1.2, 1.05), _Size(1, 16384, 1.3, 0.9)),
+    _Size(4, 4096), {65_536: 0.5, 524_288: 0.2},
 )  # fmt: skip
-_SMALL = _Plan(1, 2, 16, 3, (_Size(2, 40),))
+_SMALL = _Plan(1, 2, 16, 3, (_Size(2, 40),), _Size(2, 40), {200: None})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,14 +87,15 @@ class _Attention:
 _SOFTMAX = _Attention("softmax", 1.0)
 _ENTMAX = _Attention("entmax", 1.5)
 _RISING = _Attention("entmax, α rises from 1", 1.5, rise=0.3)
+_ALIBI = _Attention("entmax, half of the heads with ALiBi", 1.5)
 
 
 class _Block(torch.nn.Module):
     """Attention and two linear layers, each after a norm and beside the identity."""
 
-    def __init__(self, width: int, heads: int) -> None:
+    def __init__(self, width: int, heads: int, alibi: bool) -> None:
         super().__init__()
-        self.heads = heads
+        self.heads, self.alibi = heads, alibi
         self.before_attention, self.before_layers = torch.nn.LayerNorm(width), torch.nn.LayerNorm(width)
         self.projection, self.output = torch.nn.Linear(width, 3 * width), torch.nn.Linear(width, width)
         self.wide, self.narrow = torch.nn.Linear(width, 4 * width), torch.nn.Linear(4 * width, width)
@@ -95,13 +106,28 @@ class _Block(torch.nn.Module):
         query, key, value = (y.unflatten(-1, (self.heads, -1)).transpose(1, 2) for y in (query, key, value))
         return query, key, value
 
-    def forward(self, x: Tensor, alpha: float) -> Tensor:
-        query, key, value = self.heads_of(x)
-        attended: Any
+    def bias(self, queries: int, keys: int, device: torch.device) -> Tensor | None:
+        """−|i − j|/h for heads h = 1 … H/2 and 0 for the others, by distance: (H, 1, Q + L − 1)."""
+        if not self.alibi:
+            return None
+        head = torch.arange(1.0, self.heads + 1, device=device).view(-1, 1, 1)
+        distance = torch.arange(1 - keys, queries, device=device).abs()
+        return torch.where(head <= self.heads // 2, -distance / head, 0.0)
+
+    def attended(self, query: Tensor, key: Tensor, value: Tensor, alpha: float) -> Tensor:
+        """Means of the values; the last query is at the last key."""
         if alpha == 1:
-            attended = F.scaled_dot_product_attention(query, key, value, is_causal=True)
-        else:
-            attended = contmax.entmax_attention(query, key, value, alpha=alpha, is_causal=True)
+            return F.scaled_dot_product_attention(query, key, value, is_causal=True)
+        bias = self.bias(query.shape[2], key.shape[2], key.device)
+        means = contmax.entmax_attention(query, key, value, alpha=alpha, bias=bias, is_causal=True)
+        assert isinstance(means, Tensor)
+        return means
+
+    def forward(self, x: Tensor, alpha: float) -> Tensor:
+        return self.after_attention(x, self.attended(*self.heads_of(x), alpha))
+
+    def after_attention(self, x: Tensor, attended: Tensor) -> Tensor:
+        """The output of the block, from its input and the means of the values."""
         x = x + self.output(attended.transpose(1, 2).flatten(-2))
         added: Tensor = self.narrow(F.gelu(self.wide(self.before_layers(x))))
         return x + added
@@ -110,10 +136,11 @@ class _Block(torch.nn.Module):
 class _Gpt(torch.nn.Module):
     """Bytes to logits of the next byte."""
 
-    def __init__(self, plan: _Plan, length: int) -> None:
+    def __init__(self, plan: _Plan, length: int, *, alibi: bool = False) -> None:
         super().__init__()
-        self.bytes, self.places = torch.nn.Embedding(_BYTES, plan.width), torch.nn.Embedding(length, plan.width)
-        self.blocks = torch.nn.ModuleList([_Block(plan.width, plan.heads) for _ in range(plan.layers)])
+        self.bytes = torch.nn.Embedding(_BYTES, plan.width)
+        self.places = None if alibi else torch.nn.Embedding(length, plan.width)
+        self.blocks = torch.nn.ModuleList([_Block(plan.width, plan.heads, alibi) for _ in range(plan.layers)])
         self.norm, self.logits = torch.nn.LayerNorm(plan.width), torch.nn.Linear(plan.width, _BYTES)
         for name, parameter in self.named_parameters():
             if parameter.dim() > 1:
@@ -122,7 +149,9 @@ class _Gpt(torch.nn.Module):
 
     def states(self, words: Tensor, alpha: float) -> Iterator[tuple[torch.nn.Module, Tensor]]:
         """Each block with its input, and at last the norm with the output of the blocks."""
-        x = self.bytes(words) + self.places.weight[: words.shape[1]]
+        x = self.bytes(words)
+        if self.places is not None:
+            x = x + self.places.weight[: words.shape[1]]
         for block in self.blocks:
             yield block, x
             x = block(x, alpha)
@@ -138,6 +167,11 @@ def gpt_figures(effort: Effort, clock: Clock) -> Iterator[Figure]:
     """The figures of the suite, by a clock."""
     plan = _SMALL if effort.small else _PLAN
     text = _text(clock.device)
+    torch.manual_seed(0)
+    model = _Gpt(plan, plan.long.length, alibi=True).to(clock.device)
+    yield _trained(model, _ALIBI, plan, plan.long, text)
+    for length, at_most in plan.texts.items():
+        yield from trained_figures(_layers(model, text[:length], _ALIBI.alpha), at_most, clock, effort)
     for size in plan.sizes:
         torch.manual_seed(0)
         model = _Gpt(plan, size.length).to(clock.device)
@@ -239,10 +273,36 @@ def _support(model: _Gpt, words: Tensor, alpha: float) -> float:
             query, key, _ = block.heads_of(x)
             rows = torch.arange(max(0, key.shape[2] - _COUNTED), key.shape[2], device=x.device)
             scores = (query[:, :, rows].float() @ key.float().mT) / math.sqrt(query.shape[-1])
+            bias = block.bias(1, key.shape[2], x.device)
+            if bias is not None:
+                distance = (rows.unsqueeze(1) - torch.arange(key.shape[2], device=x.device)).clamp(min=0)
+                scores = scores + bias[:, 0, key.shape[2] - 1 - distance]
             allowed = torch.arange(key.shape[2], device=x.device) <= rows.unsqueeze(1)
             p = contmax.entmax(scores, alpha, mask=allowed)
             counts.append((p > 0).sum(-1).double().mean())
     return float(torch.stack(counts).mean())
+
+
+@torch.no_grad()
+def _layers(model: _Gpt, text: Tensor, alpha: float) -> list[Layer]:
+    """What the last byte of a text attends in each layer."""
+    found = []
+    with torch.autocast(text.device.type, torch.bfloat16):
+        x = model.bytes(text.long().unsqueeze(0))
+        for block in model.blocks:
+            assert isinstance(block, _Block)
+            query, key, value = (y.contiguous() for y in block.heads_of(x))
+            bias = block.bias(1, len(text), text.device)
+            assert bias is not None
+            found.append(Layer(query[:, :, -1:], key, value, bias))
+            chunks = [
+                block.attended(
+                    query[:, :, begin:][:, :, :_CHUNK], *(y[:, :, : begin + _CHUNK] for y in (key, value)), alpha
+                )
+                for begin in range(0, len(text), _CHUNK)
+            ]
+            x = block.after_attention(x, torch.cat(chunks, 2))
+    return found
 
 
 def draw_gpt(results: dict[str, Any], path: Path) -> None:
@@ -257,7 +317,7 @@ def draw_gpt(results: dict[str, Any], path: Path) -> None:
     picture = Picture(figsize=(10, 3.2), layout="constrained")
     shown = [("bits", "bits per byte"), ("support", "keys with weight per query"), ("seconds", "milliseconds per step")]
     figures = [f for f in results["figures"] if f["table"] == _TRAINED]
-    first = figures[0]["row"].rsplit(", ", 1)[0] if figures else ""
+    first = next((f["row"].removesuffix(f", {_SOFTMAX.name}") for f in figures if f["row"].endswith(_SOFTMAX.name)), "")
     for axes, (name, label) in zip(picture.subplots(1, 3), shown, strict=True):
         for figure in figures:
             if figure["row"].startswith(f"{first}, "):
