@@ -202,7 +202,7 @@ def _beside(
 ) -> Iterator[Figure]:
     """A step with entmax beside one with softmax, eager and compiled; the model stays as it is."""
     words = _drawn(text, size, torch.Generator().manual_seed(1))
-    for kind, loss_of in (("eager", model), ("compiled", torch.compile(model))):
+    for kind, loss_of in (("eager", model), ("compiled", torch.compile(model, dynamic=False))):
         if kind == "compiled" and effort.small:
             return
         steps = {
