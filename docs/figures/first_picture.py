@@ -80,12 +80,11 @@ class Finder(nn.Module):
         return self.decide(context), density
 
 
-def trained(model, draw, steps, rate, drop_from):
-    """The model after some steps on what `draw` gives, its gates dropped less and less."""
+def trained(model, draw, steps, rate):
+    """The model after some steps on what `draw` gives."""
     optimizer = torch.optim.AdamW(model.parameters())
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=rate, total_steps=steps)
-    for step in range(steps):
-        model.attend.head.drop_gates(max(0.3, drop_from - step / steps))
+    for _ in range(steps):
         inputs, answers, _ = draw()
         loss = nn.functional.cross_entropy(model(inputs)[0], answers)
         optimizer.zero_grad()
@@ -134,22 +133,17 @@ def draw_image(ax, theme, canvas, density, centre, index):
 
 def main():
     torch.manual_seed(0)
-    listener = trained(Listener(), lambda: bursts(64), steps=200, rate=0.05, drop_from=0.9)
+    listener = trained(Listener(), lambda: bursts(64), steps=200, rate=0.05)
     raw = load_digits(n_class=3)
     scans, digits = torch.tensor(raw.images, dtype=torch.float32) / 16, torch.tensor(raw.target)
     train, test = torch.randperm(len(scans)).split([400, len(scans) - 400])
-    finder = trained(
-        Finder(), lambda: clutter(scans, digits, train[torch.randint(400, (32,))]), steps=250, rate=0.02, drop_from=0.8
-    )
+    finder = trained(Finder(), lambda: clutter(scans, digits, train[torch.randint(400, (32,))]), steps=250, rate=0.02)
     values, _, truth = bursts(201)
     canvas, _, centre = clutter(scans, digits, test)
     with torch.no_grad():
         interval, ellipse = listener(values)[1], finder(canvas)[1]
     overlap = interval.iou(truth)
     print(f"overlap with the true intervals, median: {overlap.median():.2f}")
-    print(
-        f"distance from the digit's centre, median: {(ellipse.mean - centre).norm(dim=-1).median() * SIDE:.1f} pixels"
-    )
     # Typical ones, not the best: the medians.
     of_series = int(overlap.argsort()[len(overlap) // 2])
     distance = (ellipse.mean - centre).norm(dim=-1)

@@ -164,6 +164,46 @@ def test_deletion_replaces_what_was_seen_and_nothing_else(monkeypatch):
     assert torch.equal(frames.grad[0].abs().sum(-1) > 0, expected > 0)
 
 
+def test_on_a_grid_what_is_kept_is_what_attended_cells_depend_on(monkeypatch):
+    """The interpolation of a linear signal is the signal, and gradients find the observations that were used."""
+    model = PlacesModel(attention="mean", hidden_dim=4, grid=16)
+    finder = Finder(model, channels=3, classes=2, query_dim=0, dim=1).eval()
+    weights = torch.zeros(1, 16)
+    weights[0, 6:8] = 0.5
+    finder.attend = _Spy(weights)
+    asked, scenes = [], []
+    answer, first = finder._answer, finder.first.forward
+    monkeypatch.setattr(finder, "_answer", lambda batch, given: asked.append(given) or answer(batch, given))
+    monkeypatch.setattr(finder.first, "forward", lambda x: scenes.append(x) or first(x))
+    times = torch.tensor([[0.05, 0.1, 0.3, 0.37, 0.5, 0.52, 0.8, 0.9, 1.0, 1.0]])
+    mask = torch.tensor([[True] * 8 + [False] * 2])
+    frames = (1 + times.unsqueeze(-1) * torch.tensor([1.0, 2.0, -3.0])) * mask.unsqueeze(-1)
+    background = torch.full((1, 10, 3), 50.0)
+    batch = {"frames": frames, "positions": times, "mask": mask}
+    finder({**batch, "background": background})
+    cells = ((torch.arange(16) + 0.5) / 16).clamp(0.05, 0.9)
+    expected = 1 + cells.unsqueeze(-1) * torch.tensor([1.0, 2.0, -3.0])
+    torch.testing.assert_close(scenes[0][0].mT, expected)
+    kept = (asked[1] != 50).all(-1)
+    frames.requires_grad_()
+    answer({**batch, "frames": frames}, frames)[0].sum().backward()
+    used = frames.grad.abs().sum(-1) > 0
+    assert used.any()
+    assert not used.all()
+    assert torch.equal(kept, used)
+
+
+def test_discrete_weights_times_the_time_that_observations_stand_for():
+    where = torch.tensor([[0.1, 0.2, 0.8, 1.0], [0.5, 1.0, 1.0, 1.0]]).unsqueeze(-1)
+    mask = torch.tensor([[True, True, True, False], [True, False, False, False]])
+    values = torch.eye(4).expand(2, 4, 4)
+    scene = Scene(values, torch.zeros(2, 4, 4), where, mask, irregular=True)
+    place = PlaceAttention(PlacesModel(attention="discrete", hidden_dim=4, alpha=1.0, by_time=True), None, 1)(scene)
+    expected = torch.tensor([[0.15, 0.35, 0.5, 0.0], [1.0, 0.0, 0.0, 0.0]])
+    torch.testing.assert_close(place.weights, expected)
+    torch.testing.assert_close(place.context, expected)
+
+
 def test_on_the_plane_a_value_depends_on_what_is_kept_and_on_nothing_else(monkeypatch):
     finder = Finder(PlacesModel(attention="mean", hidden_dim=4), channels=1, classes=2, query_dim=0, dim=2).eval()
     weights = torch.zeros(2, 12 * 12)
@@ -183,26 +223,12 @@ def test_on_the_plane_a_value_depends_on_what_is_kept_and_on_nothing_else(monkey
     assert int(kept.sum()) <= 1.4 * int(matters.sum())
 
 
-def test_the_share_of_dropped_gates_falls():
-    model = PlacesModel(hidden_dim=4, functions=4, drop_first=0.9, drop_last=0.3, drop_steps=4)
-    finder = Finder(model, channels=3, classes=2, query_dim=0, dim=1)
-    batch = {"frames": torch.randn(2, 12, 3), "mask": torch.ones(2, 12, dtype=torch.bool)}
-    head = next(part for part in finder.modules() if isinstance(part, contmax.nn.GateHead))
-    shares = []
-    for _ in range(6):
-        finder.train()(batch)
-        shares.append(float(head.drop_rate))
-        # An evaluation between two steps is no step.
-        finder.eval()(batch)
-    assert shares == pytest.approx([0.9, 0.75, 0.6, 0.45, 0.3, 0.3])
-
-
-def test_the_schedule_ends_when_seven_tenths_of_the_steps_are_done():
-    for name in {row.variant for row in TABLE.rows}:
-        recipe = load_recipe(f"places/{name}")
-        count = 1197 if recipe.data.kind == "digit" else 216
-        steps = recipe.training.epochs * -(-count // recipe.training.batch_size)
-        assert recipe.model.drop_steps == pytest.approx(0.7 * steps, rel=0.05), name
+def test_the_setting_of_hidden_values_is_that_of_the_head():
+    for hide in (0.0, 0.4):
+        finder = Finder(PlacesModel(hidden_dim=4, functions=4, hide=hide), channels=3, classes=2, query_dim=0, dim=1)
+        heads = [part for part in finder.modules() if isinstance(part, contmax.nn.GateHead)]
+        assert [head.hide for head in heads] == [hide]
+    assert PlacesModel().hide == contmax.nn.GateHead(4).hide
 
 
 # Settings that differ only in how long or how sparse the series are need not take every step.

@@ -227,25 +227,60 @@ def test_keys_decide_where_and_values_say_what():
     torch.testing.assert_close(both, expected)
 
 
-def test_gates_are_dropped_in_training_only():
-    head, values = GateHead(4, drop=0.75), torch.randn(200, 40, 4)
-    weights = head.attend(values, alpha=2.0).weights
-    assert abs((weights == 0).float().mean() - 0.75) < 0.02
-    torch.testing.assert_close(weights.sum(-1), torch.ones(200))
-    # Where none would be left all are: four of ten sequences of four lose every gate.
-    short = head.attend(values[:, :4], alpha=2.0).weights
-    torch.testing.assert_close(short.sum(-1), torch.ones(200))
-    assert abs((short > 0).all(-1).float().mean() - 0.75**4 - 0.25**4) < 0.12
-    assert (head.eval().attend(values, alpha=2.0).weights > 0).all()
-    still = GateHead(4, drop=0.0)
-    assert torch.equal(still(values, alpha=2.0).mean, still(values, alpha=2.0).mean)
+def test_values_are_hidden_from_the_context_in_training_only():
+    """Gates see all values; the context is that of some of them, by a share for each sequence, and right on average."""
+    basis, values = line(), torch.randn(400, 30, 4)
+    attend = ContinuousAttention(basis, embed_dim=4)
+    with torch.no_grad():
+        hidden = attend.head.hide_values(values)
+        zeros = (hidden == 0).all(-1)
+        shares = zeros.float().mean(-1)
+        assert shares.min() < 0.1
+        assert 0.7 < shares.max() <= 1
+        assert abs(shares.mean() - 0.45) < 0.03  # uniform in [0, 0.9)
+        ratio = (hidden / values).amax(-1)
+        for row in range(3):  # one factor for a sequence
+            factors = ratio[row][~zeros[row]]
+            torch.testing.assert_close(factors, factors[:1].expand_as(factors))
+        assert abs(ratio.mean() - 1) < 0.03
+        context, density = attend(values)
+        assert_same_density(density, attend.eval()(values)[1])
+        exact = attend(values)[0]
+        assert not torch.allclose(context, exact, atol=1e-2)
+        repeated = torch.stack([attend.train()(values)[0] for _ in range(300)]).mean(0)
+        assert (repeated - exact).norm() < 0.1 * (context - exact).norm()
+
+
+def test_values_are_hidden_from_both_contexts_and_on_request_from_none():
+    basis, values = line(), torch.randn(3, 30, 4)
+    combined = CombinedAttention(None, basis, head=GateHead(4, hide=0.5))
+    torch.manual_seed(0)
+    context, (weights, density) = combined(values)
+    torch.manual_seed(0)
+    seen = combined.continuous.head.hide_values(values)
+    expected = (weights.unsqueeze(1) @ seen).squeeze(1) + contmax.continuous_attention(seen, density, basis)
+    torch.testing.assert_close(context, expected)
+    for keys in (None, torch.randn(3, 30, 4)):
+        never = ContinuousAttention(basis, head=GateHead(4, hide=0.0))
+        torch.testing.assert_close(never(values, keys=keys)[0], never.eval()(values, keys=keys)[0])
+
+
+def test_the_wider_the_support_the_less_hidden_values_disturb_the_context():
+    """The variance of a mean under weights p is proportional to Σp²: to attend to all that matters pays in training."""
+    head = GateHead(1, hide=0.9)
+    values, basis, spread = torch.ones(2000, 60, 1), GaussianBasis.linspace(30, 1 / 30), []
+    for half in (0.05, 0.15, 0.45):
+        ends = (torch.full((2000,), 0.5 + side * half) for side in (-1, 1))
+        density = contmax.densities.TruncatedParabola.from_support(*ends)
+        spread.append(contmax.continuous_attention(head.hide_values(values), density, basis).std().item())
+    assert spread[0] > 1.4 * spread[1] > 2 * spread[2]
 
 
 @pytest.mark.parametrize("bias", [-1e30, -1e4, -100.0, 0.0, 100.0, 1e30])
 @pytest.mark.parametrize("dim", [1, 2])
 @pytest.mark.parametrize("dtype", [torch.float32, F64])
 def test_saturated_gates_stay_finite(bias, dim, dtype):
-    head = GateHead(3, dim=dim, drop=0.9).to(dtype)
+    head = GateHead(3, dim=dim).to(dtype)
     with torch.no_grad():
         head.energy.bias.fill_(bias)
     values = torch.randn(2, 12, 3, dtype=dtype, requires_grad=True)
@@ -297,7 +332,7 @@ def test_first_and_second_derivatives_in_positions_too():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda v: GateHead(4, drop=1.0), r"drop must be in \[0, 1\)"),
+        (lambda v: GateHead(4, hide=1.0), r"hide must be in \[0, 1\)"),
         (lambda v: GateHead(4, dim=0), "dim must be at least 1"),
         (lambda v: GateHead(4, least_half_width=-0.1), "least_half_width must not be negative"),
         (lambda v: GateHead(5)(v, alpha=2.0), "values must have shape"),

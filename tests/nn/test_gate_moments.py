@@ -10,70 +10,61 @@ from contmax.nn import _gates
 SHUT = -2.0
 
 
-def case(shape, masked, dropped, sharpness=1.0):
+def case(shape, masked, sharpness=1.0):
     logits = sharpness * torch.randn(shape, dtype=torch.float64)
     mask = None
     if masked:
         mask = torch.rand(shape[0], shape[-1]) > 0.4
         mask[0] = False  # nothing to attend
         mask[-1, 1:] = False
-    noise = torch.rand(shape) if dropped else None
-    return logits, mask, noise
+    return logits, mask
 
 
-def found(logits, mask, noise, cotangents, drop=0.7):
+def found(logits, mask, cotangents):
     leaf = logits.clone().requires_grad_()
-    noise = noise if noise is None else noise.to(leaf.dtype)
-    results = _gates.default_gate_moments(leaf, mask, noise, torch.tensor(drop), SHUT, 0.01)
+    results = _gates.default_gate_moments(leaf, mask, SHUT, 0.01)
     asked = [(r * c.to(r.dtype)).sum() for r, c in zip(results, cotangents, strict=True) if c is not None]
     return *(r.detach() for r in results), *torch.autograd.grad(sum(asked), leaf)
 
 
 @pytest.mark.parametrize("shape", [(3, 7), (2, 3, 5), (4, 1), (1, 33)], ids=str)
 @pytest.mark.parametrize("masked", [False, True])
-@pytest.mark.parametrize("dropped", [False, True])
-def test_kernel_against_reference(shape, masked, dropped, request):
-    logits, mask, noise = case(shape, masked, dropped)
+def test_kernel_against_reference(shape, masked, request):
+    logits, mask = case(shape, masked)
     cotangents = torch.randn(shape), torch.randn(shape[:-1]), torch.randn(shape[:-1])
-    expected = found(logits, mask, noise, cotangents)
-    without = found(logits, mask, noise, (None, *cotangents[1:]))
+    expected = found(logits, mask, cotangents)
+    without = found(logits, mask, (None, *cotangents[1:]))
     request.getfixturevalue("triton_takes_cpu_tensors")
     for asked, true in ((cotangents, expected), ((None, *cotangents[1:]), without)):
-        ours = found(logits.float(), mask, noise, asked)
+        ours = found(logits.float(), mask, asked)
         for one, other in zip(ours, true, strict=True):
             torch.testing.assert_close(one, other.float(), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("size", [1e-3, 50.0, 1e4])
 def test_kernel_over_the_whole_range(size, request):
-    logits, mask, noise = case((4, 19), True, True, size)
+    logits, mask = case((4, 19), True, size)
     cotangents = torch.randn(4, 19), torch.randn(4), torch.randn(4)
-    expected = found(logits, mask, noise, cotangents)
+    expected = found(logits, mask, cotangents)
     request.getfixturevalue("triton_takes_cpu_tensors")
-    for ours, true in zip(found(logits.float(), mask, noise, cotangents), expected, strict=True):
+    for ours, true in zip(found(logits.float(), mask, cotangents), expected, strict=True):
         assert ours.isfinite().all()
         torch.testing.assert_close(ours, true.float(), rtol=1e-4, atol=1e-5)
 
 
-def test_gates_that_are_dropped_all_come_back(triton_takes_cpu_tensors):
-    logits, mask, noise = case((3, 8), True, True)
-    weights = found(logits.float(), mask, noise, (None, torch.ones(3), torch.ones(3)), drop=2.0)[0]
-    assert torch.equal(weights > 0, mask)
-
-
 def test_second_derivatives_and_tangents(request):
-    logits, mask, noise = case((3, 6), True, True)
+    logits, mask = case((3, 6), True)
 
     def curvature(dtype):
         leaf = logits.to(dtype).requires_grad_()
-        _, mean, variance = _gates.default_gate_moments(leaf, mask, noise.to(dtype), torch.tensor(0.5), SHUT, 0.0)
+        _, mean, variance = _gates.default_gate_moments(leaf, mask, SHUT, 0.0)
         slope = torch.autograd.grad((mean + variance).sum(), leaf, create_graph=True)[0]
         return torch.autograd.grad(slope.square().sum(), leaf)[0]
 
     def along(dtype):
         with torch.autograd.forward_ad.dual_level():
             dual = torch.autograd.forward_ad.make_dual(logits.to(dtype), torch.ones_like(logits, dtype=dtype))
-            results = _gates.default_gate_moments(dual, mask, noise.to(dtype), torch.tensor(0.5), SHUT, 0.0)
+            results = _gates.default_gate_moments(dual, mask, SHUT, 0.0)
             return [torch.autograd.forward_ad.unpack_dual(r).tangent for r in results]
 
     expected = [curvature(torch.float64), *along(torch.float64)]

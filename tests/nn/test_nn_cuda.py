@@ -143,7 +143,7 @@ def test_loss(learnable):
     assert_module_accurate(loss, lambda m, z, y: m(z, y), [drawn(12, 100), target], tolerance=1e-5)
 
 
-def test_training_with_dropped_gates():
+def test_training_with_hidden_values():
     attend = nn.ContinuousAttention(line(), embed_dim=D).to(DEVICE).train()
     values, _, mask = (x.to(DEVICE) for x in inputs())
     values.requires_grad_()

@@ -46,7 +46,8 @@ class ContinuousAttention(AlphaModule):
         learnable: whether α is learned inside (1, 2), starting at `alpha`; see :class:`Entmax`.
         head: instead of `embed_dim`, a module called as ``head(values, alpha=…, query=…, positions=…, grid=…,
             mask=…)``, or with the keys, that returns a density: a :class:`GateHead` with other options, a
-            :class:`MomentHead`, a :class:`PooledHead`.
+            :class:`MomentHead`, a :class:`PooledHead`. If it has a method ``hide_values(values)``, the context is a
+            mean of what this returns, as of :meth:`GateHead.hide_values` in training.
         penalty: λ of the ridge fit.
 
     Shape:
@@ -129,6 +130,7 @@ class ContinuousAttention(AlphaModule):
             density = self.head(looked_at, alpha=self.alpha, query=query, positions=positions, grid=grid, mask=mask)
             if not isinstance(density, Distribution):
                 raise TypeError(f"A head must return a density; got {type(density).__name__} from {self.head}.")
+            values = self.seen(values)
         elif isinstance(density, tuple):
             if positions is None and mask is None and triton_runs_on(values):
                 context = fused_context(values, density, self.basis, grid, self.penalty, self.alpha)
@@ -141,6 +143,11 @@ class ContinuousAttention(AlphaModule):
             values, density, self.basis, positions=positions, grid=grid, mask=mask, penalty=self.penalty
         )
         return context, density if need_density else None
+
+    def seen(self, values: Tensor) -> Tensor:
+        """The values that the context is a mean of: in training some heads hide a few."""
+        hide: Any = getattr(self.head, "hide_values", None)
+        return values if hide is None else hide(values)
 
     def _from_pair(self, pair: tuple[Tensor, ...]) -> Distribution:
         """The density of a pair (loc, scale)."""
@@ -240,13 +247,14 @@ class CombinedAttention(ShownModule):
         grid = self.continuous.grid if grid is None and positions is None else grid
         where = Where(positions, grid, mask)
         density, weights, first = self._place(values if keys is None else keys, query, where)
+        seen = self.continuous.seen(values)
         if weights is None:
             raise ValueError(
                 f"The head returned no weights and there is no discrete attention. Pass discrete=…; got {self}."
             )
-        if first is None or keys is not None:
-            first = weighted_mean(weights, unmasked(values, mask))
-        second, _ = self.continuous(values, density, **where._asdict(), need_density=False)
+        if first is None or keys is not None or seen is not values:
+            first = weighted_mean(weights, unmasked(seen, mask))
+        second, _ = self.continuous(seen, density, **where._asdict(), need_density=False)
         return first + second, (weights, density if need_density else None)
 
     def _place(self, looked_at: Tensor, query: Tensor | None, where: Where) -> Place:

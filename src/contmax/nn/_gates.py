@@ -12,6 +12,7 @@ from contmax._autograd import apply
 from contmax._backend import Backend, backend_of
 from contmax._by_reference import gradients_by_reference, refused_by_kernels, tangent_by_reference
 from contmax._eager import is_eager
+from contmax._typing import Float
 from contmax.nn._module import check_query, check_values, wide_linear, with_queries
 from contmax.nn._place import (
     Cells,
@@ -43,18 +44,18 @@ class GateHead(PlacingHead):
     interval or an ellipsoid, and shut elsewhere, give exactly that support. This holds for α = 2; for other α the
     density has this mean and covariance.
 
-    Labels alone favour a narrow support, because one position that reveals the answer is enough. Therefore some gates
-    are shut at random in training: the answer must then come from any of the positions that reveal it, and all of them
-    learn to open. Nothing is dropped in evaluation. The share may be lowered during training (:meth:`drop_gates`); the
-    laboratory's task `places` lowers it from .95 to .5 in the first two thirds.
+    Labels alone favour a narrow support, because one position that reveals the answer is enough. Therefore the context
+    does without the values of some positions in training (:meth:`hide_values`): it is right on average, and the less it
+    depends on single positions, the closer. So the gates of all positions that reveal the answer learn to open. Gates
+    see every position, and nothing is hidden in evaluation.
 
     Args:
         embed_dim: D, channels of the keys, or of the values if there are no keys.
         dim: N; for N > 1 the attention needs `grid` or `positions`.
         query_dim: channels of queries; None for a head without queries.
         hidden_dim: width of the gates' hidden layer; D by default.
-        drop: share of the gates that are shut in training, 0 ≤ drop < 1. The higher, the wider the support. It is a
-            buffer, `drop_rate`.
+        hide: 0 ≤ hide < 1. In training each sequence does without a share of its values that is drawn uniformly from
+            [0, hide); 0 hides none, for example because the places of some examples are known and teach the width.
         least_half_width: half-width (semi-axis) of the smallest support worth looking at, about the radius of the
             objects, in the unit of the positions: added as a² + least², T + least²·I. Use it where labels cannot teach
             the width, for example because a single value has seen the whole object. None for half a cell.
@@ -72,8 +73,7 @@ class GateHead(PlacingHead):
         (torch.Size([2]), True)
     """
 
-    _shown = ("embed_dim", "dim", "query_dim", "drop", "least_half_width")
-    drop_rate: Tensor
+    _shown = ("embed_dim", "dim", "query_dim", "hide", "least_half_width")
 
     def __init__(
         self,
@@ -82,41 +82,46 @@ class GateHead(PlacingHead):
         dim: int = 1,
         query_dim: int | None = None,
         hidden_dim: int | None = None,
-        drop: float = 0.5,
+        hide: float = 0.9,
         least_half_width: float | None = None,
     ) -> None:
         super().__init__()
         if dim < 1:
             raise ValueError(f"dim must be at least 1; got {dim}.")
         check_least_half_width(least_half_width)
+        if not 0 <= hide < 1:
+            raise ValueError(f"hide must be in [0, 1), the largest share of the values hidden in training; got {hide}.")
         self.embed_dim, self.dim, self.query_dim = embed_dim, dim, query_dim
-        self.least_half_width = least_half_width
-        self.register_buffer("drop_rate", torch.zeros(()))
-        self.drop_gates(drop)
+        self.hide, self.least_half_width = hide, least_half_width
         width = embed_dim if hidden_dim is None else hidden_dim
         self.key = torch.nn.Linear(embed_dim, width)
         self.query = None if query_dim is None else torch.nn.Linear(query_dim, width, bias=False)
         self.energy = torch.nn.Linear(width, 1)
 
-    def drop_gates(self, share: float | Tensor) -> None:
-        """Set the share of the gates that are shut in training from now on.
+    def hide_values(self, values: Float[Tensor, "B L D"]) -> Float[Tensor, "B L D"]:
+        r"""Values for the context: in training, some are 0 and the others larger, so that their mean stays the same.
 
-        A tensor, for example from a schedule on a device, is not checked.
+        .. math:: \tilde v_\ell = \frac{b_\ell}{1 - r} v_\ell, \qquad b_\ell \sim \text{Bernoulli}(1 - r), \qquad
+                  r \sim \text{Uniform}[0, \text{hide})
+
+        with one r per sequence. The variance of a mean :math:`\sum_\ell p_\ell \tilde v_\ell` is
+        :math:`\tfrac{r}{1 - r}\sum_\ell p_\ell^2 v_\ell^2`: smallest if the weight is spread over all that matter.
 
         Example:
-            >>> import contmax
-            >>> head = contmax.nn.GateHead(16)
-            >>> for progress in (0.0, 0.3, 1.0):
-            ...     head.drop_gates(max(0.5, 0.95 - 0.68 * progress))
-            >>> head
-            GateHead(
-              embed_dim=16, dim=1, query_dim=None, drop=0.5, least_half_width=None
-              ...
+            >>> import torch, contmax
+            >>> _ = torch.manual_seed(0)
+            >>> head, values = contmax.nn.GateHead(4, hide=0.5), torch.ones(1, 1000, 4)
+            >>> hidden = head.hide_values(values)
+            >>> bool((hidden == 0).any()), round(float(hidden.mean()), 1)
+            (True, 1.0)
+            >>> head.eval().hide_values(values) is values
+            True
         """
-        if not isinstance(share, Tensor) and not 0 <= share < 1:
-            raise ValueError(f"drop must be in [0, 1), the share of gates that are shut in training; got {share}.")
-        with torch.no_grad():
-            self.drop_rate.fill_(share)
+        if not self.training or self.hide == 0:
+            return values
+        share = self.hide * torch.rand(values.shape[0], 1, 1, device=values.device)
+        remains = torch.rand(*values.shape[:2], 1, device=values.device) >= share
+        return values * (remains / (1 - share)).to(values.dtype)
 
     def _attend(self, values: Tensor, alpha: float | Tensor, query: Tensor | None, where: Where) -> Place:
         mask = where.mask
@@ -125,12 +130,11 @@ class GateHead(PlacingHead):
         check_mask(values.shape[:2], mask)
         keys, queries = self.key(unmasked(values, mask)), None if self.query is None else self.query(query)
         logits = wide_linear(self.energy, torch.tanh(with_queries(keys, queries))).squeeze(-1)
-        noise = torch.rand_like(logits) if self.training else None
         least = 0.0 if self.least_half_width is None else self.least_half_width**2
         if self.dim == 1 and where.positions is None and where.grid is None:
-            weights, mean, variance = default_gate_moments(logits, mask, noise, self.drop_rate, _SHUT, least)
+            weights, mean, variance = default_gate_moments(logits, mask, _SHUT, least)
             return Place(density_of_moments(mean, variance, alpha, 1), weights, None)
-        weights = gate_weights(logits + _SHUT, _of_rows(mask, logits), noise, self.drop_rate)
+        weights = gate_weights(logits + _SHUT, _of_rows(mask, logits))
         if self.dim == 1:
             cells, first = cells_of_weights(logits, 1, where)
             mean, covariance = line_moments(weights, cells, least)
@@ -141,26 +145,14 @@ class GateHead(PlacingHead):
             covariance = (self.dim + 2) / (self.dim + 4) * covariance + ball_covariance(least, self.dim, covariance)
         return Place(density_of_moments(mean, covariance, alpha, self.dim), weights, None)
 
-    def _show(self, name: str) -> str:
-        if name != "drop":
-            return super()._show(name)
-        return "unknown" if self.drop_rate.is_meta else f"{self.drop_rate.item():.3g}"
 
-
-def gate_weights(logits: Tensor, may: Tensor | None, noise: Tensor | None, drop: Tensor) -> Tensor:
+def gate_weights(logits: Tensor, may: Tensor | None) -> Tensor:
     """p = g/Σg of gates g = sigmoid(logits), computed from ln g: accurate even if all gates are nearly shut.
 
     Args:
         logits: (B, L) or (B, Q, L).
         may: boolean, True = may be attended, broadcastable to the logits; or None.
-        noise: uniform in [0, 1), of the shape of the logits; gates with noise below `drop` are shut, unless this would
-            shut all gates of a row that may be attended. None shuts no gate.
-        drop: share of the gates that are shut, ().
     """
-    if noise is not None:
-        may = torch.ones_like(logits, dtype=torch.bool) if may is None else may
-        opened = (noise >= drop) & may
-        may = torch.where(opened.any(-1, keepdim=True), opened, may)
     logs = logsigmoid(logits)
     if may is None:
         return torch.softmax(logs, -1)
@@ -182,33 +174,29 @@ def line_moments(weights: Tensor, cells: Cells, least: float) -> tuple[Tensor, T
 
 
 def default_gate_moments(
-    logits: Tensor, mask: Tensor | None, noise: Tensor | None, drop: Tensor, shift: float, least: float
+    logits: Tensor, mask: Tensor | None, shift: float, least: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Weights, means and variances of gates sigmoid(logits + shift) at the default positions of the line.
 
     Args:
         logits: (B, L) or (B, Q, L), at least float32.
         mask: boolean, True = may be attended, (L,) or (B, L); or None.
-        noise: as for `gate_weights`.
-        drop: as for `gate_weights`.
         shift: added to the logits.
         least: added to the squared half-width.
     """
     takes = logits.dtype == torch.float32 and 0 < logits.shape[-1] <= _LONGEST_ROW and logits.numel() > 0
     # In a trace use torch's operations, which compilers fuse.
     if not takes or not is_eager(logits) or backend_of(logits) is not Backend.TRITON:
-        return _reference(logits, mask, noise, drop, shift, least)
+        return _reference(logits, mask, shift, least)
     may = None if mask is None else mask.expand(logits.shape[0], logits.shape[-1]).contiguous()
-    result: tuple[Tensor, Tensor, Tensor] = apply(GateMoments, logits, may, noise, drop, shift, least)
+    result: tuple[Tensor, Tensor, Tensor] = apply(GateMoments, logits, may, shift, least)
     return result
 
 
-def _reference(
-    logits: Tensor, mask: Tensor | None, noise: Tensor | None, drop: Tensor, shift: float, least: float
-) -> tuple[Tensor, Tensor, Tensor]:
+def _reference(logits: Tensor, mask: Tensor | None, shift: float, least: float) -> tuple[Tensor, Tensor, Tensor]:
     """`default_gate_moments` by torch operations."""
     cells = cells_of_weights(logits, 1, Where(None, None, mask))[0]
-    weights = gate_weights(logits + shift, _of_rows(mask, logits), noise, drop)
+    weights = gate_weights(logits + shift, _of_rows(mask, logits))
     return weights, *line_moments(weights, cells, least)
 
 
@@ -226,25 +214,23 @@ class GateMoments(torch.autograd.Function):
         ctx: Any,
         logits: Tensor,
         may: Tensor | None,
-        noise: Tensor | None,
-        drop: Tensor,
         shift: float,
         least: float,
     ) -> tuple[Tensor, Tensor, Tensor]:
         from contmax.kernels.means import _gpu_gates
 
-        weights, mean, variance = _gpu_gates.gate_moments(logits.contiguous(), may, noise, drop, shift, least)
+        weights, mean, variance = _gpu_gates.gate_moments(logits.contiguous(), may, shift, least)
         ctx.shift, ctx.least = shift, least
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(logits, may, noise, drop, weights, mean)
-        ctx.save_for_forward(logits, may, noise, drop)
+        ctx.save_for_backward(logits, may, weights, mean)
+        ctx.save_for_forward(logits, may)
         return weights, mean, variance
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor | None) -> tuple[Tensor | None, ...]:
-        logits, may, _, _, weights, mean = ctx.saved_tensors
+        logits, may, weights, mean = ctx.saved_tensors
         if all(c is None for c in cotangents):
-            return (None,) * 6
+            return (None,) * 4
         by_weights, by_mean, by_variance = cotangents
         by_mean, by_variance = (torch.zeros_like(mean) if c is None else c for c in (by_mean, by_variance))
         if refused_by_kernels(*cotangents):
@@ -256,7 +242,7 @@ class GateMoments(torch.autograd.Function):
             gradient = _gpu_gates.gate_moments_backward(
                 logits.contiguous(), may, weights, mean, (by_weights, by_mean, by_variance), ctx.shift
             )
-        return gradient, None, None, None, None, None
+        return gradient, None, None, None
 
     @staticmethod
     def tangent(ctx: Any, move: Tensor, *others: Any) -> tuple[Tensor, ...]:
@@ -264,5 +250,5 @@ class GateMoments(torch.autograd.Function):
 
 
 def _reference_of(ctx: Any) -> Callable[[Tensor], tuple[Tensor, ...]]:
-    _, may, noise, drop, *_ = ctx.saved_tensors
-    return partial(_reference, mask=may, noise=noise, drop=drop, shift=ctx.shift, least=ctx.least)
+    may = ctx.saved_tensors[1]
+    return partial(_reference, mask=may, shift=ctx.shift, least=ctx.least)

@@ -132,7 +132,9 @@ def _by_pages(case: _Case, kind: str, clock: Clock, effort: Effort) -> Iterator[
 
 def trained_figures(layers: Sequence[Layer], at_most: float | None, clock: Clock, effort: Effort) -> Iterator[Figure]:
     """One token of a trained model in all its layers, with pages and without, beside softmax."""
-    plain = [functools.partial(contmax.entmax_attention, x.query, x.key, x.value, bias=x.bias) for x in layers]
+    plain: list[Callable[..., Any]] = [
+        functools.partial(contmax.entmax_attention, x.query, x.key, x.value, bias=x.bias) for x in layers
+    ]
     paged = [functools.partial(call, key_pages=contmax.KeyPages(x.key)) for call, x in zip(plain, layers, strict=True)]
     keys = layers[0].key.shape[2]
     error, shares = 0.0, list[float]()
@@ -140,7 +142,7 @@ def trained_figures(layers: Sequence[Layer], at_most: float | None, clock: Clock
         output, certificate = call(return_certificate=True)
         error = max(error, relative_error(output, exact().double()))
         shares.append(float(certificate.keys_read.double().mean()) / keys)
-    ours = {
+    ours: dict[str, Callable[[], object]] = {
         name: functools.partial(_in_turn, calls) for name, calls in (("with pages", paged), ("without pages", plain))
     }
     times, kernels = _times_beside_softmax(ours, [x[:3] for x in layers], clock, effort)

@@ -295,12 +295,10 @@ def _layers(model: _Gpt, text: Tensor, alpha: float) -> list[Layer]:
             bias = block.bias(1, len(text), text.device)
             assert bias is not None
             found.append(Layer(query[:, :, -1:], key, value, bias))
-            chunks = [
-                block.attended(
-                    query[:, :, begin:][:, :, :_CHUNK], *(y[:, :, : begin + _CHUNK] for y in (key, value)), alpha
-                )
-                for begin in range(0, len(text), _CHUNK)
-            ]
+            chunks = []
+            for begin in range(0, len(text), _CHUNK):
+                end = begin + _CHUNK
+                chunks.append(block.attended(query[:, :, begin:end], key[:, :, :end], value[:, :, :end], alpha))
             x = block.after_attention(x, torch.cat(chunks, 2))
     return found
 

@@ -40,28 +40,21 @@ def _excess(offset, side):
 
 @triton.jit
 def gate_moments_fwd_kernel(
-    logits_ptr, may_ptr, noise_ptr, drop_ptr, weights_ptr, mean_ptr, variance_ptr,
+    logits_ptr, may_ptr, weights_ptr, mean_ptr, variance_ptr,
     queries, length, shift, least,
-    HAS_MASK: tl.constexpr, DROPS: tl.constexpr, BLOCK: tl.constexpr,
+    HAS_MASK: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Store the weights of a row of gates, and the mean and the variance of its density; see `gate_moments`."""
     row = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, BLOCK)
     inside = columns < length
     may, centre, side = _place(may_ptr, row, queries, length, columns, inside, HAS_MASK)
-    is_open = may
-    if DROPS:
-        noise = tl.load(noise_ptr + row * length + columns, mask=inside, other=0.0)
-        drawn = may & (noise >= tl.load(drop_ptr))
-        # If noise shuts all gates of a row, all positions that may be attended stay open.
-        none = tl.max(drawn.to(tl.int32), axis=0) == 0
-        is_open = drawn | (may & none)
     logit = tl.load(logits_ptr + row * length + columns, mask=inside, other=0.0) + shift
     log_gate = tl.minimum(logit, 0.0) - tl.log(1.0 + tl.exp(-tl.abs(logit)))
-    log_gate = tl.where(is_open, log_gate, -float("inf"))
+    log_gate = tl.where(may, log_gate, -float("inf"))
     largest = tl.max(log_gate, axis=0)
     largest = tl.where(largest == -float("inf"), 0.0, largest)
-    mass = tl.where(is_open, tl.exp(log_gate - largest), 0.0)
+    mass = tl.where(may, tl.exp(log_gate - largest), 0.0)
     total = tl.sum(mass, axis=0)
     p = mass / tl.where(total > 0, total, 1.0)
     mean = tl.sum(p * centre, axis=0)
@@ -103,16 +96,12 @@ def gate_moments_bwd_kernel(
     tl.store(grad_ptr + row * length + columns, by_log_gate * shut, mask=inside)
 
 
-def gate_moments(
-    logits: Tensor, may: Tensor | None, noise: Tensor | None, drop: Tensor, shift: float, least: float
-) -> tuple[Tensor, Tensor, Tensor]:
+def gate_moments(logits: Tensor, may: Tensor | None, shift: float, least: float) -> tuple[Tensor, Tensor, Tensor]:
     """Weights (*rows, L), means and variances (*rows) of gates sigmoid(logits + shift) on equal cells of [0, 1].
 
     Args:
         logits: (B, L) or (B, Q, L), float32, contiguous.
         may: True where a position may be attended, (B, L), contiguous; or None.
-        noise: uniform, of the shape of the logits; gates with noise below `drop` are shut. None: all stay open.
-        drop: a threshold for the noise, (), float32.
         shift: added to the logits.
         least: added to the square of the half-width.
     """
@@ -120,9 +109,8 @@ def gate_moments(
     length, weights = logits.shape[-1], torch.empty_like(logits)
     mean, variance = (logits.new_empty(logits.shape[:-1]) for _ in range(2))
     numbers = (mean.numel() // logits.shape[0], length, shift, least)
-    kinds = {"HAS_MASK": may is not None, "DROPS": noise is not None}
-    moments = _launch(gate_moments_fwd_kernel, mean.numel(), numbers, **kinds)
-    moments(logits, _bytes(may), noise, drop, weights, mean, variance)
+    moments = _launch(gate_moments_fwd_kernel, mean.numel(), numbers, HAS_MASK=may is not None)
+    moments(logits, _bytes(may), weights, mean, variance)
     return weights, mean, variance
 
 

@@ -8,7 +8,7 @@ import dataclasses
 from pathlib import Path
 from typing import Literal
 
-from jsonargparse.typing import ClosedUnitInterval, NonNegativeFloat, PositiveFloat, PositiveInt
+from jsonargparse.typing import ClosedUnitInterval, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from contmax_lab.contract import Settings
 
@@ -54,12 +54,12 @@ class PlacesModel:
         learn_alpha: whether α is learned, starting at alpha.
         encoder: convolution, or on the line bigru: gates and scores from the states of a bidirectional recurrent
             network, over the convolutional values.
+        grid: cells of a regular grid to which observations are first interpolated, 0 = none; on the line.
+        by_time: whether discrete weights are multiplied by the time that each observation stands for.
         time_channel: whether the position of an observation is one of its channels; on the line.
         hidden_dim: channels of the values.
         dropout: share set to 0 in training, of the input channels, between convolutions and of what is attended to.
-        drop_first: share of the gates shut in training, at the first step.
-        drop_last: share of the gates shut in training after `drop_steps` steps.
-        drop_steps: number of steps over which this share falls linearly.
+        hide: largest share of the values that an attention with gates does without in training; below 1.
         least_half_width: smallest half-width of a density; the domain has sides of length 1.
         functions: Gaussian basis functions along each axis.
         penalty: penalty of the ridge fit; where observations have long gaps, a small one lets the signal oscillate in
@@ -72,12 +72,12 @@ class PlacesModel:
     alpha: PositiveFloat = 2.0
     learn_alpha: bool = False
     encoder: Literal["convolution", "bigru"] = "convolution"
+    grid: NonNegativeInt = 0
+    by_time: bool = False
     time_channel: bool = False
     hidden_dim: PositiveInt = 32
     dropout: ClosedUnitInterval = 0.3
-    drop_first: ClosedUnitInterval = 0.95
-    drop_last: ClosedUnitInterval = 0.5
-    drop_steps: PositiveInt = 250
+    hide: ClosedUnitInterval = 0.9
     least_half_width: NonNegativeFloat = 0.0
     functions: PositiveInt = 32
     penalty: PositiveFloat = 0.01

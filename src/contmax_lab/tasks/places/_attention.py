@@ -77,7 +77,7 @@ class PlaceAttention(nn.Module):
 
     def __init__(self, model: PlacesModel, query_dim: int | None, dim: int) -> None:
         super().__init__()
-        self.kind, width = model.attention, int(model.hidden_dim)
+        self.kind, self.by_time, width = model.attention, model.by_time, int(model.hidden_dim)
         # A learned α stays above 1.
         self.sparse = model.attention == "discrete" and (model.learn_alpha or model.alpha > 1)
         options: dict[str, Any] = {"alpha": float(model.alpha), "learnable": model.learn_alpha}
@@ -96,7 +96,9 @@ class PlaceAttention(nn.Module):
             self.attend = contmax.nn.MultiheadContinuousAttention(width, int(model.heads), basis, **options)
             return
         least = float(model.least_half_width) or None
-        options["head"] = contmax.nn.GateHead(width, dim=dim, query_dim=query_dim, least_half_width=least)
+        hide = float(model.hide)
+        head = contmax.nn.GateHead(width, dim=dim, query_dim=query_dim, hide=hide, least_half_width=least)
+        options["head"] = head
         if self.kind == "combined":
             self.attend = contmax.nn.CombinedAttention(None, basis, **options)
         else:
@@ -116,6 +118,9 @@ class PlaceAttention(nn.Module):
             weights = scene.mask / scene.mask.sum(-1, keepdim=True)
         else:
             _, weights = self.attend(scene.keys, scene.query, mask=scene.mask)
+            if self.by_time:
+                weights = weights * _durations(scene.where.squeeze(-1), scene.mask)
+                weights = weights / weights.sum(-1, keepdim=True)
         return Place((weights.unsqueeze(1) @ scene.values).squeeze(1), weights, sparse=self.sparse)
 
 
@@ -195,6 +200,20 @@ def _within(points: Tensor, low: Tensor, high: Tensor) -> Tensor:
 
 def _iou(one: Tensor, other: Tensor) -> Tensor:
     return (one & other).sum(-1) / (one | other).sum(-1).clamp(min=1)
+
+
+def _durations(where: Tensor, mask: Tensor) -> Tensor:
+    """The length of the part of [0, 1] that is nearest to each observation, (B, L); positions increase, 0 if masked.
+
+    Example:
+        >>> _durations(torch.tensor([[0.2, 0.4, 1.0]]), torch.tensor([[True, True, False]]))
+        tensor([[0.3000, 0.7000, 0.0000]])
+    """
+    middles = (where[:, 1:] + where[:, :-1]) / 2
+    # The last observation stands for all up to the end.
+    middles = torch.where(mask[:, 1:], middles, 1.0)
+    border = torch.zeros_like(where[:, :1])
+    return torch.cat([middles, border + 1], -1).sub(torch.cat([border, middles], -1)).masked_fill(~mask, 0)
 
 
 def _cells(points: Tensor, where: Tensor, mask: Tensor, grid: tuple[int, ...] | None) -> Tensor:

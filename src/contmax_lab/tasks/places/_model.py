@@ -7,7 +7,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-import contmax
 from contmax_lab.contract import Batch
 from contmax_lab.labelled import cell_centres
 from contmax_lab.tasks.places import PlacesModel
@@ -55,8 +54,6 @@ class Finder(nn.Module):
         torch.Size([2, 9])
     """
 
-    steps: Tensor
-
     def __init__(self, model: PlacesModel, channels: int, classes: int, query_dim: int, dim: int) -> None:
         super().__init__()
         self.model, self.dim, width = model, dim, int(model.hidden_dim)
@@ -78,25 +75,17 @@ class Finder(nn.Module):
         self.attend = None if model.attention == "query" else PlaceAttention(model, query_dim or None, dim)
         # The classifier sees the query only where there is no attention.
         self.classifier = nn.Linear(query_dim if self.attend is None else width, classes)
-        self.register_buffer("steps", torch.zeros((), dtype=torch.long))
 
     def forward(self, batch: Batch) -> Answer:
         """Answers to ``frames`` or ``pixels``; with a ``background`` also to the attended part, and to the rest."""
         if self.attend is None:
             return Answer(self.classifier(batch["query"]))
         given = "frames" if self.dim == 1 else "pixels"
-        if self.training:
-            first, last = float(self.model.drop_first), float(self.model.drop_last)
-            dropped = first + (last - first) * (self.steps / self.model.drop_steps).clamp(max=1)
-            for part in self.modules():
-                if isinstance(part, contmax.nn.GateHead):
-                    part.drop_gates(dropped)
-            self.steps += 1
         logits, scene, place = self._answer(batch, batch[given])
         answer = Answer(logits, scene, place, span_weight=float(self.model.span_weight))
         if "background" not in batch:
             return answer
-        seen = self._seen(scene, place, batch[given])
+        seen = self._seen(scene, place, batch)
         kept, *_ = self._answer(batch, torch.where(seen, batch[given], batch["background"]))
         deleted, *_ = self._answer(batch, torch.where(seen, batch["background"], batch[given]))
         return dataclasses.replace(answer, kept=kept, deleted=deleted)
@@ -108,9 +97,13 @@ class Finder(nn.Module):
         return self.classifier(self.dropout(place.context)), scene, place
 
     def _line(self, batch: Batch, frames: Tensor) -> Scene:
-        mask = batch["mask"]
-        where = (torch.arange(mask.shape[1], device=mask.device) + 0.5) / mask.sum(-1, keepdim=True)
-        where = batch.get("positions", where)
+        where, mask = _positions(batch), batch["mask"]
+        if self.model.grid:
+            left, right, share = _neighbours(where, mask, int(self.model.grid))
+            there = mask.any(-1, keepdim=True).expand_as(left)
+            frames = torch.lerp(_rows(frames, left), _rows(frames, right), share.unsqueeze(-1))
+            where = cell_centres((int(self.model.grid),), frames).squeeze(-1).expand_as(share)
+            mask = there
         if self.model.time_channel:
             frames = torch.cat([frames, where.unsqueeze(-1)], -1) * mask.unsqueeze(-1)
         seen = self.dropout(frames)
@@ -123,7 +116,9 @@ class Finder(nn.Module):
         if self.asked is not None:
             keys = keys * self.asked(batch["query"]).unsqueeze(1)
         where = where.unsqueeze(-1)
-        return Scene(values, keys, where, mask, batch.get("query"), irregular="positions" in batch)
+        return Scene(
+            values, keys, where, mask, batch.get("query"), irregular="positions" in batch and not self.model.grid
+        )
 
     def _plane(self, pixels: Tensor) -> Scene:
         hidden = self.second(self.first(pixels.unsqueeze(1)))
@@ -134,7 +129,7 @@ class Finder(nn.Module):
         return Scene(values, values, where, mask, grid=(height, width))
 
     @torch.no_grad()
-    def _seen(self, scene: Scene, place: Place, given: Tensor) -> Tensor:
+    def _seen(self, scene: Scene, place: Place, batch: Batch) -> Tensor:
         """Which inputs the attended values depend on, shaped as the input without its channels, or with one."""
         found = looked(scene, place)
         reach = _REACH[self.dim]
@@ -142,11 +137,39 @@ class Finder(nn.Module):
             # The points of the fine grid that are nearest to the observations.
             nearest = (scene.where.squeeze(-1) * len(found.points)).long().clamp(0, len(found.points) - 1)
             seen = (found.seen.gather(1, nearest) & scene.mask).float()
-            return F.max_pool1d(seen.unsqueeze(1), 2 * reach + 1, 1, reach).squeeze(1).unsqueeze(-1) > 0
+            seen = F.max_pool1d(seen.unsqueeze(1), 2 * reach + 1, 1, reach).squeeze(1)
+            if self.model.grid:
+                # A cell depends on the observations on both of its sides.
+                left, right, _ = _neighbours(_positions(batch), batch["mask"], int(self.model.grid))
+                of_cells, seen = seen, torch.zeros_like(batch["mask"], dtype=seen.dtype)
+                for side in (left, right):
+                    seen = seen.scatter_reduce(1, side, of_cells, "amax")
+            return seen.unsqueeze(-1) > 0
         side = round(len(found.points) ** 0.5)
         seen = found.seen.float().reshape(-1, 1, side, side)
-        seen = F.adaptive_max_pool2d(seen, given.shape[-2:])
+        seen = F.adaptive_max_pool2d(seen, batch["pixels"].shape[-2:])
         return F.max_pool2d(seen, 2 * reach + 1, 1, reach).squeeze(1) > 0
+
+
+def _positions(batch: Batch) -> Tensor:
+    """When each observation was made, (B, L): the centres of equal cells if the batch has no positions."""
+    mask = batch["mask"]
+    cells = (torch.arange(mask.shape[1], device=mask.device) + 0.5) / mask.sum(-1, keepdim=True)
+    return batch.get("positions", cells)
+
+
+def _neighbours(where: Tensor, mask: Tensor, cells: int) -> tuple[Tensor, Tensor, Tensor]:
+    """For each cell of a grid the observations on its two sides, and how near it is to the second: each (B, cells)."""
+    line = torch.where(mask, where, torch.inf)
+    points = ((torch.arange(cells, device=where.device) + 0.5) / cells).expand(len(where), -1).contiguous()
+    right = torch.searchsorted(line, points)
+    left, right = (right - 1).clamp(min=0), torch.minimum(right, (mask.sum(-1, keepdim=True) - 1).clamp(min=0))
+    before, after = where.gather(1, left), where.gather(1, right)
+    return left, right, ((points - before) / (after - before).clamp(min=1e-9)).clamp(0, 1)
+
+
+def _rows(frames: Tensor, index: Tensor) -> Tensor:
+    return frames.gather(1, index.unsqueeze(-1).expand(-1, -1, frames.shape[-1]))
 
 
 def _block(convolution: nn.Conv2d, width: int) -> nn.Module:

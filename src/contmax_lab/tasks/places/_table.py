@@ -16,10 +16,12 @@ _KINDS = {
     "Combined sparsemax": ("combined", 2.0),
     "Multihead sparsemax": ("multihead", 2.0),
 }
+# Frames of a series of (d), of which a share is not observed.
+_TURNS_CELLS = 96
 # About the radius of a digit on its canvas: 8 of 24 pixels across.
 _DIGIT_RADIUS = 0.16
-# Dropped gates would teach a size; here it is stated.
-_STATED_SIZE = ("--model.drop_first=0", "--model.drop_last=0", f"--model.least_half_width={_DIGIT_RADIUS}")
+# Hidden values would teach a size; here it is stated.
+_STATED_SIZE = ("--model.hide=0", f"--model.least_half_width={_DIGIT_RADIUS}")
 
 
 def _row(setting: str, variant: str, kind: str, *overrides: str, also: str = "") -> Row:
@@ -41,13 +43,18 @@ def _turns(dropped: float) -> tuple[Row, ...]:
         *_rows(setting, "turns", share),
         _row(setting, "turns", "Discrete softmax", *with_time, also=", time as a channel"),
         _row(setting, "turns", "Discrete sparsemax", *with_time, also=", time as a channel"),
+        *(
+            _row(setting, "turns", kind, share, option, also=also)
+            for option, also in (("--model.by_time=true", " × Δt"), (f"--model.grid={_TURNS_CELLS}", ", on a grid"))
+            for kind in ("Discrete softmax", "Discrete sparsemax")
+        ),
     )
 
 
 def _spans(labelled: float) -> tuple[Row, ...]:
     setting, share = f"(a) 4×, spans of {labelled:.0%}", f"--data.labelled={labelled}"
-    # Spans teach the size; dropped gates, whose density is wider, would contradict them.
-    taught = (share, "--model.drop_first=0", "--model.drop_last=0")
+    # Spans teach the size, so that no values need to be hidden.
+    taught = (share, "--model.hide=0")
     return tuple(_row(setting, "utterance", kind, *taught) for kind in ("Continuous softmax", "Continuous sparsemax"))
 
 
@@ -109,10 +116,12 @@ PLACES = Table(
         "all sides of a square has 0.785. IoU of the hull: the smallest interval or box around the set. Centre: of "
         "mass. Correlation of size: length or area of the set against the true one, which varies only in 1.5× to 8× "
         "and (d). Right one: more mass in the utterance that was asked for than in the other.",
+        "× Δt: discrete weights times the length of time that each observation stands for, normalised again. On a "
+        f"grid: the observations are first interpolated to the {_TURNS_CELLS} frames of a whole series.",
         "Kept only: accuracy when all input that attended values do not depend on is replaced by new noise or clutter. "
         "Deleted: when the rest is.",
         "Choices were made in single trainings, mostly of continuous sparsemax, with test figures in view beside those "
-        "of validation: the shares of dropped gates; in (d) also the event's share of the series, ten functions and a "
+        "of validation: the number of epochs; in (d) also the event's share of the series, ten functions and a "
         "penalty of 2, as with 16 functions and 0.01 continuous sparsemax was below discrete softmax; in (b) the "
         "product of values and query, without which neither found the place. Learning rates were not searched for row "
         "by row.",
