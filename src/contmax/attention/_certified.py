@@ -44,7 +44,10 @@ def attend_certified(
             f"key_budget must be at least the {pages.size} keys of a page; got {budget}. Make smaller pages: "
             "KeyPages(key, size=32)."
         )
-    if not _may_skip(inputs):
+    # A threshold can rule out pages only for few queries and 1 < α ≤ 2, without a gradient, cap or sinks.
+    has_threshold = isinstance(inputs.alpha, Tensor) or 1 < inputs.alpha <= 2
+    has_threshold = has_threshold and inputs.softcap is None and inputs.sinks is None
+    if inputs.key.shape[-2] == 0 or not has_threshold or not is_decoding(inputs):
         keys_read = inputs.query.new_full(inputs.query.shape[:-1], inputs.key.shape[-2], dtype=torch.int64)
         return attend(inputs), Certificate(keys_read, torch.ones_like(keys_read, dtype=torch.bool))
     count = pages.low.shape[-2]
@@ -73,14 +76,6 @@ def _checked_pages(pages: KeyPages | None, inputs: Inputs) -> KeyPages:
             "cache grows: pages.append(key[..., -1:, :])."
         )
     return pages
-
-
-def _may_skip(inputs: Inputs) -> bool:
-    """Whether a threshold can rule out pages: for few queries, 1 < α ≤ 2, without a gradient, cap or sinks."""
-    alpha = inputs.alpha
-    has_threshold = isinstance(alpha, Tensor) or 1 < alpha <= 2
-    has_keys = inputs.key.shape[-2] > 0
-    return has_keys and has_threshold and inputs.softcap is None and inputs.sinks is None and is_decoding(inputs)
 
 
 def _bounded(inputs: Inputs, boxes: Boxes) -> Bounded:
@@ -132,10 +127,6 @@ def _certificate(bounded: Bounded, inputs: Inputs, boxes: Boxes) -> tuple[Tensor
     may_have_weight = bounded.bounds > bounded.thresholds
     chosen = bounded.chosen > 0
     read = _shared(chosen | may_have_weight if boxes.reads_all else chosen, inputs)
-    return read, Certificate(_keys_of(read, inputs, boxes.size), (read | ~may_have_weight).all(-1))
-
-
-def _keys_of(read: Tensor, inputs: Inputs, size: int) -> Tensor:
-    """The number of keys (*batch, H, Q) in the pages that are read, `read` (*batch, H, Q, pages)."""
-    keys = read.sum(-1) * size
-    return keys - read[..., -1] * (-inputs.key.shape[-2] % size)
+    # All pages but the last are full.
+    keys_read = read.sum(-1) * boxes.size - read[..., -1] * (-inputs.key.shape[-2] % boxes.size)
+    return read, Certificate(keys_read, (read | ~may_have_weight).all(-1))

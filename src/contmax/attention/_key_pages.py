@@ -92,7 +92,11 @@ class KeyPages:
         if begin == end:
             return
         first, last = begin // self.size, -(-end // self.size)
-        self._reserve(last)
+        if last > self._low.shape[-2]:
+            # Double memory that is full: a key then costs constant time on average.
+            more = (0, 0, 0, max(last, 2 * self._low.shape[-2]) - self._low.shape[-2])
+            self._low, self._high = F.pad(self._low, more, value=torch.inf), F.pad(self._high, more, value=-torch.inf)
+        self._pages = max(self._pages, last)
         around = (0, 0, begin - first * self.size, last * self.size - end)
         for box, far, reduce in ((self._low, torch.inf, torch.amin), (self._high, -torch.inf, torch.amax)):
             pages = reduce(F.pad(key, around, value=far).unflatten(-2, (-1, self.size)), -2)
@@ -118,10 +122,3 @@ class KeyPages:
                 f"the pages are of keys {self._low.dtype} of shape (*{expected[:-1]}, n, {expected[-1]}); got "
                 f"{key.dtype} of shape {tuple(key.shape)}."
             )
-
-    def _reserve(self, pages: int) -> None:
-        """Have at least `pages` pages. Memory that is full is doubled: a key then costs constant time on average."""
-        if pages > self._low.shape[-2]:
-            more = (0, 0, 0, max(pages, 2 * self._low.shape[-2]) - self._low.shape[-2])
-            self._low, self._high = F.pad(self._low, more, value=torch.inf), F.pad(self._high, more, value=-torch.inf)
-        self._pages = max(self._pages, pages)

@@ -17,7 +17,9 @@ from contmax.numerics._quadrature import legendre_slope as legendre_slope
 from contmax.numerics._quadrature import legendre_sum as legendre_sum
 from contmax.numerics._quadrature import legendre_to_chebyshev as legendre_to_chebyshev
 from contmax.numerics._quadrature import slope_on_grid as slope_on_grid
+from contmax.numerics._quadrature import spread_points as spread_points
 from contmax.numerics._quadrature import unit_gauss_legendre as unit_gauss_legendre
+from contmax.numerics._radial import log1p as log1p
 from contmax.numerics._radial import log_gamma_ratio as log_gamma_ratio
 from contmax.numerics._radial import log_gamma_ratio_slope as log_gamma_ratio_slope
 from contmax.numerics._radial import radial_density as radial_density

@@ -111,6 +111,16 @@ def legendre_basis(x: Float[Tensor, "..."], count: int) -> Float[Tensor, "... n"
     return torch.stack(columns[:count], -1)
 
 
+def spread_points(index: Float[Tensor, "n"], axes: int) -> Float[Tensor, "n N"]:
+    """Points that fill the unit box evenly and lie on no grid: fractional parts of multiples of irrationals."""
+    # The root of x^{N+1} = x + 1; its powers give a Kronecker sequence of low discrepancy (Roberts).
+    root = 2.0
+    for _ in range(60):
+        root = (1 + root) ** (1 / (axes + 1))
+    step = torch.tensor([root**-axis for axis in range(1, axes + 1)], dtype=index.dtype, device=index.device)
+    return (0.5 + index.unsqueeze(-1) * step) % 1
+
+
 def float64_of(value: Tensor | float, like: Tensor) -> Tensor:
     """The value in float64: a tensor is cast, a number becomes a 0-d tensor on the device of `like`."""
     if isinstance(value, Tensor):

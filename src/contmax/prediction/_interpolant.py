@@ -336,12 +336,12 @@ class SupportRule:
 
     def mass(self, normalizer: Float[Tensor, "*batch"], alpha: Tensor) -> Float[Tensor, "*batch"]:
         """∫ exp_{2−α}(f − A) over the box, with A = `normalizer`."""
-        return self.total(self.parts(normalizer, alpha).mass.flatten(-3).sum(-1))
+        return self.total(self.parts(normalizer, alpha).total)
 
     def mass_and_slope(self, normalizer: Tensor, alpha: Tensor) -> tuple[Tensor, Tensor]:
         """S = ∫ exp_{2−α}(f − A) over the box, and −dS/dA, with A = `normalizer`."""
         parts = self.parts(normalizer, alpha)
-        return self.total(parts.mass.flatten(-3).sum(-1)), self.total(mass_slope(self.lines, parts, alpha))
+        return self.total(parts.total), self.total(mass_slope(self.lines, parts, alpha))
 
 
 def find_ends(interpolant: Interpolant, normalizer: Float[Tensor, "*batch"], alpha: Tensor) -> list[Ends]:

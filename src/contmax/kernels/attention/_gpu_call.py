@@ -147,6 +147,10 @@ class AttentionCall:
         storage = (query.dtype, self.bias.dtype, query.get_device())
         self.kind = AttentionKind(*sizes, strides, number, diagonal, scale, *extras, *storage, tuning)
 
+    def empty(self, dtype: torch.dtype, *shapes: tuple[int, ...]) -> list[Tensor]:
+        """Uninitialised tensors of these shapes, on the device of the call."""
+        return [torch.empty(shape, dtype=dtype, device=self.query.device) for shape in shapes]
+
 
 def _with_strides(bias: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, tuple[int, ...]]:
     """The bias, and its strides along sequences, heads, queries and keys; `shape` is (B, H, Q, L)."""

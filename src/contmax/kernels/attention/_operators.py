@@ -79,17 +79,17 @@ def attention_backward(
     needs_alpha: bool,
 ) -> AttentionGradients:
     """Gradients from `cotangent`, (B, H, Q, c), the cotangent of the means."""
-    from contmax.kernels.attention._gpu_attention import attend_backward
+    from contmax.kernels.attention import _gpu_attention as gpu
 
-    return attend_backward(query, key, value, alpha, options, lists, cotangent, needs_alpha)
+    return gpu.attend_backward(gpu.AttentionCall(query, key, value, alpha, options), lists, cotangent, needs_alpha)
 
 
 @operator("entmax_decoding", like=lambda query, key, value, *_: query.new_empty((*query.shape[:3], value.shape[3])))
 def decoding(query: Tensor, key: Tensor, value: Tensor, alpha: float | Tensor, options: AttentionOptions) -> Tensor:
     """The means of `attention`, (B, H, Q, c), for few queries and without gradients."""
-    from contmax.kernels.attention._gpu_attention import decode
+    from contmax.kernels.attention import _gpu_attention as gpu
 
-    return decode(query, key, value, alpha, options)
+    return gpu.decode(gpu.AttentionCall(query, key, value, alpha, options))
 
 
 def _empty_decoded(
@@ -109,6 +109,6 @@ def decoding_by_pages(
     query: Tensor, key: Tensor, value: Tensor, alpha: float | Tensor, options: AttentionOptions, boxes: Boxes
 ) -> list[Tensor]:
     """The means of `decoding`, reading only some pages of keys; then bounds, chosen and thresholds of `Bounded`."""
-    from contmax.kernels.attention._gpu_attention import decode_by_pages
+    from contmax.kernels.attention import _gpu_attention as gpu
 
-    return decode_by_pages(query, key, value, alpha, options, boxes)
+    return gpu.decode_by_pages(gpu.AttentionCall(query, key, value, alpha, options), boxes)
