@@ -22,12 +22,9 @@ _FAR = 2**40
 
 
 class Packing(NamedTuple):
-    """Where packed sequences begin: sequence n has the positions offsets[n], …, offsets[n + 1] − 1.
+    """Where packed sequences begin: sequence n has the positions offsets[n], …, offsets[n + 1] − 1."""
 
-    Attributes:
-        of_queries, of_keys: offsets of both, int64 (N + 1,).
-    """
-
+    # `of_queries`, `of_keys`: offsets of both, int64 (N + 1,).
     of_queries: Tensor
     of_keys: Tensor
 

@@ -44,8 +44,7 @@ class BoxCheck:
     domain: Box
     form: UnitMeasure
     interpolant: Interpolant
-    dtype: torch.dtype
-    """Dtype in which the score gets points and returns values."""
+    dtype: torch.dtype  # dtype in which the score gets points and returns values
 
     def read_all_over(self, score: Score) -> HeldOut:
         """The score and its interpolant at `_ALL_OVER` points that fill the box evenly."""

@@ -47,14 +47,10 @@ class Lines:
 
     coefficients: Float[Tensor, "*rows C q"]
     alive: Bool[Tensor, "*rows C"]
-    half: Float[Tensor, "C"]
-    """Half the length of each cell."""
-    split: Float[Tensor, "*rows C"]
-    """Local coordinate of the first extremum in each cell; 0 without extremum."""
-    heights: Float[Tensor, "*rows C 3"]
-    """Score at local coordinates −1, split and 1, without gradient."""
-    turns: Int[Tensor, "*rows C"]
-    """Sign changes of the derivative on a grid in each cell."""
+    half: Float[Tensor, "C"]  # half the length of each cell
+    split: Float[Tensor, "*rows C"]  # local coordinate of the first extremum in each cell; 0 without extremum
+    heights: Float[Tensor, "*rows C 3"]  # score at local coordinates −1, split and 1, without gradient
+    turns: Int[Tensor, "*rows C"]  # sign changes of the derivative on a grid in each cell
 
     @classmethod
     def over(cls, coefficients: Tensor, alive: Tensor, half: Tensor) -> "Lines":
@@ -81,13 +77,11 @@ class Parts:
 
     start: Float[Tensor, "*rows C 2"]
     stop: Float[Tensor, "*rows C 2"]
-    start_moves: Bool[Tensor, "*rows C 2"]
-    """Whether the start is a crossing of the threshold."""
+    start_moves: Bool[Tensor, "*rows C 2"]  # whether the start is a crossing of the threshold
     stop_moves: Bool[Tensor, "*rows C 2"]
     local: Float[Tensor, "*rows C 2 n"]
     density: Float[Tensor, "*rows C 2 n"]
-    mass: Float[Tensor, "*rows C 2 n"]
-    """Quadrature weight times density at each node."""
+    mass: Float[Tensor, "*rows C 2 n"]  # quadrature weight times density at each node
 
     @property
     def total(self) -> Float[Tensor, "*rows"]:

@@ -200,8 +200,7 @@ def _read_cells(read: Read, left: Tensor, right: Tensor, count: int) -> Tensor:
 class View:
     """Samples of a score, and an estimate of its density: Ã, and the escort ∫p^{2−α}, which weights errors of f̃."""
 
-    values: Float[Tensor, "*batch C q"]
-    """Scores at the Gauss nodes of all cells, without gradient."""
+    values: Float[Tensor, "*batch C q"]  # scores at the Gauss nodes of all cells, without gradient
     left: Float[Tensor, "C"]
     right: Float[Tensor, "C"]
     form: UnitMeasure

@@ -22,22 +22,14 @@ _BOUNDED = 32
 
 
 class Decoding(NamedTuple):
-    """Launches of decoding, and shapes of the buffers that they share.
+    """Launches of decoding, and shapes of the buffers that they share."""
 
-    Attributes:
-        scores_shape: (B·H·Q, keys rounded up to whole blocks), float32.
-        maxima_shape: (B·H·Q, tiles), float32.
-        candidates_shape: (B·H·Q, _CANDIDATES), for TILES, KEYS and LISTED of `solve_rows`.
-        finished_shape: (B·G · programs along the queries,), int32.
-        parts_shape: (B·H·Q, spans, c), float32.
-        score, solve, average: launches of `score_keys`, `solve_rows` and `average_values`.
-    """
-
-    scores_shape: tuple[int, ...]
-    maxima_shape: tuple[int, ...]
-    candidates_shape: tuple[int, ...]
-    finished_shape: tuple[int, ...]
-    parts_shape: tuple[int, ...]
+    scores_shape: tuple[int, ...]  # (B·H·Q, keys rounded up to whole blocks), float32
+    maxima_shape: tuple[int, ...]  # (B·H·Q, tiles), float32
+    candidates_shape: tuple[int, ...]  # (B·H·Q, _CANDIDATES), for TILES, KEYS and LISTED of `solve_rows`
+    finished_shape: tuple[int, ...]  # (B·G · programs along the queries,), int32
+    parts_shape: tuple[int, ...]  # (B·H·Q, spans, c), float32
+    # `score`, `solve`, `average`: launches of `score_keys`, `solve_rows` and `average_values`.
     score: ReadyLaunch
     solve: ReadyLaunch
     average: ReadyLaunch

@@ -31,18 +31,12 @@ _UNDECIDED_SHARE, _FEW_UNDECIDED = 16, 256
 
 
 class Listing(NamedTuple):
-    """Launches that make candidate lists, and shapes of the buffers that they share.
+    """Launches that make candidate lists, and shapes of the buffers that they share."""
 
-    Attributes:
-        maxima_shape: (B·H, queries per block, tiles, 2), float32, for MAXIMA of `tile_maxima`.
-        tiles_shape: (B·H, programs, tiles rounded up to a power of two), int32, for TILES of `list_keys`.
-        bits_shape: (B·H, programs, threads per row · rows per program), int32, for BITS of `list_keys`.
-        blocks: for each block of queries the launches of `tile_maxima`, `list_keys` and `list_undecided`.
-    """
-
-    maxima_shape: tuple[int, ...]
-    tiles_shape: tuple[int, ...]
-    bits_shape: tuple[int, ...]
+    maxima_shape: tuple[int, ...]  # (B·H, queries per block, tiles, 2), float32, for MAXIMA of `tile_maxima`
+    tiles_shape: tuple[int, ...]  # (B·H, programs, tiles rounded up to a power of two), int32, for TILES of `list_keys`
+    bits_shape: tuple[int, ...]  # (B·H, programs, threads per row · rows per program), int32, for BITS of `list_keys`
+    # For each block of queries the launches of `tile_maxima`, `list_keys` and `list_undecided`.
     blocks: tuple[tuple[ReadyLaunch, ReadyLaunch, ReadyLaunch], ...]
 
 

@@ -157,23 +157,14 @@ _TILES_OF_BLOCK, _MOST_TILES = 4, 2**15
 
 
 class DecodingSizes(NamedTuple):
-    """How decoding divides keys, and queries of the heads that share these keys, among programs.
+    """How decoding divides keys, and queries of the heads that share these keys, among programs."""
 
-    Attributes:
-        rows: queries per program.
-        row_blocks: programs along the queries.
-        columns: keys per block.
-        span: keys per program, a multiple of `columns`.
-        spans: programs along the keys.
-        tiles: tiles per row; each has columns // 4 keys.
-    """
-
-    rows: int
-    row_blocks: int
-    columns: int
-    span: int
-    spans: int
-    tiles: int
+    rows: int  # queries per program
+    row_blocks: int  # programs along the queries
+    columns: int  # keys per block
+    span: int  # keys per program, a multiple of `columns`
+    spans: int  # programs along the keys
+    tiles: int  # tiles per row; each has columns // 4 keys
 
 
 def decoding_sizes(

@@ -10,23 +10,16 @@ from contmax.kernels.attention._sizes import DENSE_ROWS, LIST_CAPACITY, most_key
 
 
 class AttentionOptions(NamedTuple):
-    """Arguments of attention beside queries, keys, values and α.
+    """Arguments of attention beside queries, keys, values and α."""
 
-    Attributes:
-        mask: boolean, broadcastable to (B, H, Q, L), or None.
-        bias: added to the scores: broadcastable to (B, H, Q, L), one number per distance (`is_by_distance`), or None.
-        lengths: the number of keys of each sequence, (B, 1, …), or None.
-        diagonal: query i may attend only keys j ≤ i + diagonal; None without a causal mask.
-        scale: factor of the products ⟨q, k⟩, not negative.
-        spans: the first key that each query may attend, and the end of its keys: integers that broadcast to (B, H, Q,
-            2), (0, 0) for queries without keys. None for all keys; with spans `lengths` and `diagonal` are None.
-    """
-
-    mask: Tensor | None
+    mask: Tensor | None  # boolean, broadcastable to (B, H, Q, L), or None
+    # Added to the scores: broadcastable to (B, H, Q, L), one number per distance (`is_by_distance`), or None.
     bias: Tensor | None
-    lengths: Tensor | None
-    diagonal: int | None
-    scale: float
+    lengths: Tensor | None  # the number of keys of each sequence, (B, 1, …), or None
+    diagonal: int | None  # query i may attend only keys j ≤ i + diagonal; None without a causal mask
+    scale: float  # factor of the products ⟨q, k⟩, not negative
+    # The first key that each query may attend, and the end of its keys: integers that broadcast to (B, H, Q, 2),
+    # (0, 0) for queries without keys. None for all keys; with spans `lengths` and `diagonal` are None.
     spans: Tensor | None = None
 
 
@@ -35,30 +28,21 @@ class AttentionLists(NamedTuple):
 
     A block of DENSE_ROWS rows is dense if a list in it would be too long. With few keys all blocks are dense: `keys`,
     `weights` and `counts` are then empty. With many keys `shifts` is empty.
-
-    Attributes:
-        keys: (B·H, Q, LIST_CAPACITY), int32: the lists; undefined from the row's count on.
-        weights: p of these keys, float32.
-        counts: (B·H, Q), int32: lengths of the lists; 0 in dense blocks.
-        starts: (B·H, Q, 2), float32: the row's largest score, NaN if a score is NaN; then a lower bound of its
-            normaliser A, or in dense blocks t = 1 − (α − 1)A.
-        dense: (B·H, blocks of rows), int64: 0 for a block with lists. For a dense block first + 2³²·end: its mass lies
-            in the blocks of keys first … end − 1.
-        marks: (B·G,), int32: with lists, 1 if the key head has a dense block; without, 1 if it has a shift ≠ 0.
-        states: (B·H, Q, 4), float32: `_gpu_scores.state_of_rows` of the rows of dense blocks.
-        means: (B·H, Q, c), float32: for rows of dense blocks, means of the values with weights p^{2−α}.
-        shifts: (B·H, Q), float32: a number, mostly 0, subtracted from all scores of a row
-            (`_gpu_scores.shift_of_rows`).
     """
 
-    keys: Tensor
-    weights: Tensor
-    counts: Tensor
+    keys: Tensor  # (B·H, Q, LIST_CAPACITY), int32: the lists; undefined from the row's count on
+    weights: Tensor  # p of these keys, float32
+    counts: Tensor  # (B·H, Q), int32: lengths of the lists; 0 in dense blocks
+    # (B·H, Q, 2), float32: the row's largest score, NaN if a score is NaN; then a lower bound of its normaliser
+    # A, or in dense blocks t = 1 − (α − 1)A.
     starts: Tensor
+    # (B·H, blocks of rows), int64: 0 for a block with lists. For a dense block first + 2³²·end: its mass lies in
+    # the blocks of keys first … end − 1.
     dense: Tensor
-    marks: Tensor
-    states: Tensor
-    means: Tensor
+    marks: Tensor  # (B·G,), int32: with lists, 1 if the key head has a dense block; without, 1 if it has a shift ≠ 0
+    states: Tensor  # (B·H, Q, 4), float32: `_gpu_scores.state_of_rows` of the rows of dense blocks
+    means: Tensor  # (B·H, Q, c), float32: for rows of dense blocks, means of the values with weights p^{2−α}
+    # (B·H, Q), float32: a number, mostly 0, subtracted from all scores of a row (`_gpu_scores.shift_of_rows`).
     shifts: Tensor
 
     @property
@@ -77,35 +61,24 @@ class AttentionGradients(NamedTuple):
 
 
 class Bounded(NamedTuple):
-    """What decides which pages of keys are read.
+    """What decides which pages of keys are read."""
 
-    Attributes:
-        bounds: upper bounds of the scores in each page, (*batch, H, Q, pages), −∞ where no key may be attended.
-        chosen: whether a page is read first, (*batch, H, Q, pages).
-        thresholds: lower bounds of the thresholds τ, (*batch, H, Q, 1), from the scores in these pages: keys with
-            scores up to them have no weight.
-    """
-
-    bounds: Tensor
-    chosen: Tensor
+    bounds: Tensor  # upper bounds of the scores in each page, (*batch, H, Q, pages), −∞ where no key may be attended
+    chosen: Tensor  # whether a page is read first, (*batch, H, Q, pages)
+    # Lower bounds of the thresholds τ, (*batch, H, Q, 1), from the scores in these pages: keys with scores up to
+    # them have no weight.
     thresholds: Tensor
 
 
 class Boxes(NamedTuple):
-    """Boxes around pages of keys.
+    """Boxes around pages of keys."""
 
-    Attributes:
-        low, high: the smallest and the largest number in each channel of a page, (B, G, pages, d).
-        size: keys per page.
-        first: the number of pages that each query reads first.
-        reads_all: whether all other pages that may have weight are read afterwards.
-    """
-
+    # `low`, `high`: the smallest and the largest number in each channel of a page, (B, G, pages, d).
     low: Tensor
     high: Tensor
-    size: int
-    first: int
-    reads_all: bool
+    size: int  # keys per page
+    first: int  # the number of pages that each query reads first
+    reads_all: bool  # whether all other pages that may have weight are read afterwards
 
 
 def is_by_distance(bias: Tensor, queries: int, keys: int) -> bool:

@@ -72,21 +72,13 @@ _STRETCH_MAX = 16.0
 
 @dataclass(frozen=True)
 class Summary:
-    """The moments and the shape of a target, in float64; its covariance is v·FFᵀ.
+    """The moments and the shape of a target, in float64; its covariance is v·FFᵀ."""
 
-    Attributes:
-        mean: ``(*batch, N)``.
-        factor: F, diagonal or triangular.
-        log_spread: ln v, broadcastable to ``(*batch)``.
-        shape: function from ε = α − 1 to η, the negentropy of the shape.
-        finite: where the covariance is finite, ``(*batch)``; None if it is finite everywhere.
-    """
-
-    mean: Float[Tensor, "*batch N"]
-    factor: Scale
-    log_spread: Float[Tensor, "..."]
-    shape: Callable[[Number], Number]
-    finite: Tensor | None = None
+    mean: Float[Tensor, "*batch N"]  # ``(*batch, N)``
+    factor: Scale  # F, diagonal or triangular
+    log_spread: Float[Tensor, "..."]  # ln v, broadcastable to ``(*batch)``
+    shape: Callable[[Number], Number]  # function from ε = α − 1 to η, the negentropy of the shape
+    finite: Tensor | None = None  # where the covariance is finite, ``(*batch)``; None if it is finite everywhere
 
 
 def elliptical_loss(prediction: Elliptical, target: Distribution) -> Float[Tensor, "*batch"]:
