@@ -6,13 +6,15 @@ that branch by zero, and zero times NaN or ∞ would be NaN.
 
 import functools
 import math
-from typing import Any
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from contmax._eager import carries_gradient, common_dtype, in_dtype, wide_dtype
 from contmax._typing import Float
+
+_Number = TypeVar("_Number", float, Tensor)
 
 # artanh(w)/w − 1 ≈ Σ cₙ w²ⁿ, n ≥ 1, for |w| ≤ 1/3: a polynomial that interpolates at Chebyshev nodes in w², with two
 # thirds of the terms of the power series, cₙ = 1/(2n+1). sinh(x)/x = Σ x²ⁿ/(2n+1)!, for |x| ≤ 1, and its derivative in
@@ -144,7 +146,7 @@ def split_exp(y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return near, torch.where(near | over, -2.0, y), over
 
 
-def polynomial(x: Any, coefficients: tuple[float, ...]) -> Any:
+def polynomial(x: _Number, coefficients: tuple[float, ...]) -> _Number:
     """Σ cₙ xⁿ of a number or a tensor, by Horner's rule."""
     value = x * coefficients[-1]
     for coefficient in coefficients[-2:0:-1]:

@@ -24,9 +24,8 @@ _FAR = 2**40
 class Packing(NamedTuple):
     """Where packed sequences begin: sequence n has the positions offsets[n], …, offsets[n + 1] − 1."""
 
-    # `of_queries`, `of_keys`: offsets of both, int64 (N + 1,).
-    of_queries: Tensor
-    of_keys: Tensor
+    of_queries: Tensor  # offsets along the queries, int64 (N + 1,)
+    of_keys: Tensor  # offsets along the keys, int64 (N + 1,)
 
 
 def with_spans(

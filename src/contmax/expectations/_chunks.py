@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from contmax._by_reference import Reference
+from contmax._autograd import Reference
 from contmax._eager import all_hold_numbers
 
 _MOST_CHUNKS = 512

@@ -10,8 +10,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 from torch.func import jacrev, vmap
 
-from contmax._autograd import apply
-from contmax._by_reference import gradients_by_reference, needs_reference, tangent_by_reference
+from contmax._autograd import apply, gradients_by_reference, needs_reference, tangent_by_reference
 from contmax._eager import common_dtype, refuse_tracing
 from contmax._typing import Float
 from contmax.basis import Basis

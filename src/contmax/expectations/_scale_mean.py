@@ -27,9 +27,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from contmax._autograd import apply
+from contmax._autograd import apply, may_be_differentiated
 from contmax._backend import Backend, backend_of
-from contmax._by_reference import may_be_differentiated
 from contmax._eager import device_type, is_eager_cpu, is_exporting, is_exporting_to_onnx
 from contmax._operator import operator
 from contmax._smooth import polynomial

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from contmax._autograd import apply
-from contmax._by_reference import (
+from contmax._autograd import (
+    apply,
     gradients_by_reference,
     may_be_differentiated,
     needs_reference,
@@ -20,9 +20,9 @@ from contmax._by_reference import (
 from contmax._eager import is_eager
 from contmax.deformed import log_beta, mean_u_exp, tsallis_negentropy
 from contmax.kernels.losses import row_losses, row_losses_backward
+from contmax.maps._arguments import widened_scores
 from contmax.maps._backend import axis_last, regularized_max
 from contmax.maps._entmax import entmax_map
-from contmax.maps._half_precision import widened_scores
 from contmax.maps._threshold import below_maximum, or_one
 
 

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from contmax._autograd import apply
-from contmax._by_reference import gradients_by_reference, refused_by_kernels, tangent_by_reference
+from contmax._autograd import apply, gradients_by_reference, refused_by_kernels, tangent_by_reference
 from contmax.kernels import means
 from contmax.nn._module import check_query, check_values, wide_linear, with_queries
 from contmax.nn._place import (

@@ -370,7 +370,7 @@ def _over_the_shift(term: Callable[..., Any], sign: Any, size: Any) -> Any:
     return term(steps, sign.unsqueeze(-1), size.unsqueeze(-1)).sum(-1)
 
 
-def log1p(x: Any) -> Any:
+def log1p(x: float | Tensor) -> float | Tensor:
     """ln(1 + x) of a number or a tensor."""
     return torch.log1p(x) if isinstance(x, Tensor) else math.log1p(x)
 

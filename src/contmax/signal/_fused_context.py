@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from contmax._autograd import bare_apply
-from contmax._by_reference import gradients_by_reference, may_be_differentiated
+from contmax._autograd import bare_apply, gradients_by_reference, may_be_differentiated
 from contmax._eager import is_eager, without_autocast
 from contmax._torch_private import forward_mode_is_on
 from contmax.basis import GaussianBasis, MultivariateGaussianBasis

@@ -3,23 +3,26 @@
 import torch
 from torch import Tensor
 
-from contmax.kernels.attention._gpu_call import AttentionCall, with_near_rows
-from contmax.kernels.attention._gpu_decoding_launches import Decoding, decoding, page_launches
+from contmax.kernels.attention._gpu_call import AttentionCall as AttentionCall
+from contmax.kernels.attention._gpu_call import with_near_rows
 from contmax.kernels.attention._gpu_launches import (
+    Decoding,
+    decoding,
     dense_gradients,
     dense_means,
     listed_gradients,
     listed_means,
     listing,
+    page_launches,
 )
-from contmax.kernels.attention._sizes import DecodingSizes, decoding_sizes
-from contmax.kernels.attention._tensors import (
+from contmax.kernels.attention._operators import (
     AttentionGradients,
     AttentionLists,
     AttentionOptions,
     Boxes,
     empty_attended,
 )
+from contmax.kernels.attention._sizes import DecodingSizes, decoding_sizes
 from contmax.kernels.rows._gpu_solve import NOTHING
 
 

@@ -34,14 +34,12 @@ class Extras(NamedTuple):
     """Scale, mask and bias of the scores of one head of queries."""
 
     scale: Any  # factor of the products
-    # `mask`, `bias`: pointers to the head's mask and bias; `…_strides` are along queries and keys.
-    mask: Any
-    mask_strides: Any
-    # `has_mask`, `has_bias`: whether the pointers are read.
-    has_mask: tl.constexpr
-    bias: Any
-    bias_strides: Any
-    has_bias: tl.constexpr
+    mask: Any  # pointer to the head's mask
+    mask_strides: Any  # along queries and keys
+    has_mask: tl.constexpr  # whether the mask is read
+    bias: Any  # pointer to the head's bias
+    bias_strides: Any  # along queries and keys
+    has_bias: tl.constexpr  # whether the bias is read
 
 
 class Rows(NamedTuple):
@@ -50,9 +48,8 @@ class Rows(NamedTuple):
     first: Any  # index of the first query among the queries of all heads, int64
     index: Any  # position of each query in its sequence
     inside: Any  # whether each query exists
-    # `begins`, `ends`: each query may attend keys begins … ends − 1; `begins` is read only if `has_spans`.
-    begins: Any
-    ends: Any
+    begins: Any  # the first key that each query may attend, read only if `has_spans`
+    ends: Any  # the end of the keys that each query may attend
     has_spans: tl.constexpr
     unmasked: Any  # scores of keys before this one need no mask, bias or shift
     shifts: Any  # pointer to the shift of the first row (`shift_of_rows`), read if `has_shifts`
