@@ -64,11 +64,6 @@ def legendre_slope(coefficients: Float[Tensor, "... n"]) -> Float[Tensor, "... n
     return coefficients @ device_table("slope", coefficients.shape[-1], coefficients.device)
 
 
-def legendre_antiderivative(coefficients: Float[Tensor, "... n"]) -> Float[Tensor, "... m"]:
-    """The n + 1 Legendre coefficients of the antiderivative of Σ cₘ Pₘ that vanishes at −1."""
-    return coefficients @ device_table("antiderivative", coefficients.shape[-1], coefficients.device)
-
-
 def legendre_to_chebyshev(coefficients: Float[Tensor, "... n"]) -> Float[Tensor, "... n"]:
     """Coefficients c with Σ cₘ cos(m·arccos x) equal to the Legendre series at x in [−1, 1].
 
@@ -77,11 +72,6 @@ def legendre_to_chebyshev(coefficients: Float[Tensor, "... n"]) -> Float[Tensor,
         tensor([0.2500, 0.0000, 0.7500])
     """
     return coefficients @ device_table("chebyshev", coefficients.shape[-1], coefficients.device)
-
-
-def slope_on_grid(coefficients: Float[Tensor, "... n"]) -> Float[Tensor, "... m"]:
-    """The derivative of Σ cₘ Pₘ at n + 1 equidistant points from −1 to 1."""
-    return coefficients @ device_table("slope_on_grid", coefficients.shape[-1], coefficients.device)
 
 
 def legendre_sum(coefficients: Float[Tensor, "... n"], x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
