@@ -188,7 +188,7 @@ def test_the_oldest_results_go_first():
 def test_clear_caches_forgets_everything():
     made = []
     cache = DeviceCache(lambda device: made.append(1) or torch.ones(1))
-    remembered = cached(4)(lambda x: made.append(x))
+    remembered = cached(lambda x: made.append(x))
     basis, values = GaussianBasis.linspace(6, 0.2), torch.randn(2, 9, 3)
     for _ in range(2):
         cache(torch.device("cpu"))

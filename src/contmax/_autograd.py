@@ -1,25 +1,35 @@
-"""Calls of autograd.Functions that work in eager code, in traces and under transforms of torch.func.
+"""Calls of autograd.Functions that work in eager code, in traces and under transforms of torch.func; their derivatives.
 
 torch.compile refuses an autograd.Function with a method `jvp`, which torch.func needs for forward mode. So our
-functions name this method `tangent`; outside of a trace `apply` calls a subclass whose `jvp` is `tangent`.
+functions name this method `tangent`; outside of a trace `apply` calls a subclass whose `jvp` is `tangent`. Derivatives
+that kernels lack, such as second ones, are computed from a reference: a torch function of equal values.
 """
 
 import functools
 import inspect
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
+from contmax._eager import is_transformed
 from contmax._torch_private import (
+    forward_mode_is_on,
     forward_mode_levels,
     innermost_transform_is_forward_mode,
+    is_batch_of_cotangents,
     levels_of,
     transforms_are_active,
     unwrap_if_dead,
 )
+
+# A torch function of all inputs of a kernel; an input is None if it is absent or no tensor.
+Reference = Callable[..., Tensor]
+# The cotangent of a reference's result: a tensor, or a tuple if the reference returns a tuple.
+Cotangent = Tensor | tuple[Tensor, ...]
+_Result = TypeVar("_Result", bound=Cotangent)
 
 
 def apply(function: type[torch.autograd.Function], *arguments: Any) -> Any:
@@ -76,3 +86,66 @@ def bare_apply(function: type[torch.autograd.Function]) -> Callable[..., Any]:
     """`function.apply` without checks for transforms of torch.func, for calls on tensors that no transform wraps."""
     applied: Callable[..., Any] = super(torch.autograd.Function, function).apply  # type: ignore[misc]
     return applied
+
+
+def needs_reference(cotangent: Tensor) -> bool:
+    """Whether a backward pass must itself be differentiable, or runs under the vmap of torch.autograd.grad.
+
+    torch.compile never differentiates a backward pass that it traces.
+    """
+    return not torch.compiler.is_compiling() and (may_be_differentiated() or is_batch_of_cotangents(cotangent))
+
+
+def refused_by_kernels(*cotangents: Tensor | None) -> bool:
+    """`needs_reference` for a kernel without a rule for vmap: it also refuses cotangents that a transform wraps.
+
+    A wrapped cotangent is passed, for example, by ``torch.vmap(lambda v: torch.autograd.grad(y, x, v))``.
+    """
+    return not torch.compiler.is_compiling() and (
+        may_be_differentiated() or any(c is not None and is_transformed(c) for c in cotangents)
+    )
+
+
+def may_be_differentiated() -> bool:
+    """Whether operations executed now may be differentiated, in reverse mode or in forward mode."""
+    return torch.is_grad_enabled() or forward_mode_is_on()
+
+
+def gradients_by_reference(
+    reference: Callable[..., Cotangent], inputs: Sequence[Tensor | None], needed: Sequence[bool], cotangent: Cotangent
+) -> list[Tensor | None]:
+    """Differentiable gradients of the inputs; None for inputs whose gradient is not needed."""
+    wanted = [x for x, need in zip(inputs, needed, strict=True) if need and x is not None]
+
+    def of_wanted(*moving: Tensor) -> Cotangent:
+        rest = iter(moving)
+        return reference(*(next(rest) if n and x is not None else x for x, n in zip(inputs, needed, strict=True)))
+
+    if any(map(is_batch_of_cotangents, cotangent if isinstance(cotangent, tuple) else (cotangent,))):
+        create_graph = torch.is_grad_enabled()
+        with torch.enable_grad():
+            # Differentiate at views: where one input was computed from another, no gradient may pass between them.
+            wanted = [x.view_as(x) for x in wanted]
+            gradients = iter(torch.autograd.grad(of_wanted(*wanted), wanted, cotangent, create_graph=create_graph))
+    else:
+        # Use vjp, which, unlike torch.autograd.grad, also works inside transforms of torch.func.
+        gradients = iter(torch.func.vjp(of_wanted, *wanted)[1](cotangent))
+    return [next(gradients) if need and x is not None else None for x, need in zip(inputs, needed, strict=True)]
+
+
+def tangent_by_reference(
+    reference: Callable[..., _Result], inputs: Sequence[Tensor | None], tangents: Sequence[Tensor | None]
+) -> _Result:
+    """The derivative of the reference along tangents of its inputs; a tuple if the reference returns a tuple."""
+    moved = [x is not None and move is not None for x, move in zip(inputs, tangents, strict=True)]
+    moves = tuple(move for x, move in zip(inputs, tangents, strict=True) if x is not None and move is not None)
+
+    def gradient(cotangent: Tensor) -> tuple[Tensor, ...]:
+        gradients = gradients_by_reference(reference, inputs, moved, cotangent)
+        return tuple(g for g in gradients if g is not None)
+
+    # Forward mode cannot be nested, so use reverse mode twice: J·t is the vjp along t of c ↦ Jᵀc, J the Jacobian.
+    value = reference(*inputs)
+    zeros = tuple(map(torch.zeros_like, value)) if isinstance(value, tuple) else torch.zeros_like(value)
+    total: _Result = torch.func.vjp(gradient, zeros)[1](moves)[0]
+    return total

@@ -44,15 +44,11 @@ def on_clear(clear: Callable[[], None]) -> None:
     _clearers.append(clear)
 
 
-def cached(maxsize: int) -> Callable[[_Function], _Function]:
-    """`functools.lru_cache`, emptied by `clear_caches`."""
-
-    def decorate(function: _Function) -> _Function:
-        remembering = functools.lru_cache(maxsize)(function)
-        on_clear(remembering.cache_clear)
-        return cast("_Function", remembering)
-
-    return decorate
+def cached(function: _Function) -> _Function:
+    """`functools.lru_cache` for launches, one per shape and layout of tensors, emptied by `clear_caches`."""
+    remembering = functools.lru_cache(1024)(function)
+    on_clear(remembering.cache_clear)
+    return cast("_Function", remembering)
 
 
 def is_captured(device: torch.device) -> bool:

@@ -6,12 +6,15 @@ that branch by zero, and zero times NaN or ∞ would be NaN.
 
 import functools
 import math
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from contmax._eager import carries_gradient, common_dtype, in_dtype, wide_dtype
 from contmax._typing import Float
+
+_Number = TypeVar("_Number", float, Tensor)
 
 # artanh(w)/w − 1 ≈ Σ cₙ w²ⁿ, n ≥ 1, for |w| ≤ 1/3: a polynomial that interpolates at Chebyshev nodes in w², with two
 # thirds of the terms of the power series, cₙ = 1/(2n+1). sinh(x)/x = Σ x²ⁿ/(2n+1)!, for |x| ≤ 1, and its derivative in
@@ -112,7 +115,7 @@ def mean_u_exp(y: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
     near, far, over = split_exp(y)
     half = torch.where(near, y, 0.0) / 2
     square = half * half
-    series = torch.exp(half) * (_polynomial(square, _SINH_OVER) / 2 + half * _polynomial(square, _SINH_OVER_SLOPE))
+    series = torch.exp(half) * (polynomial(square, _SINH_OVER) / 2 + half * polynomial(square, _SINH_OVER_SLOPE))
     grown = torch.exp(far)
     value = torch.where(near, series, (grown - (grown - 1) / far) / far)
     return in_dtype(torch.where(over, math.inf, value), dtype)
@@ -126,13 +129,13 @@ def near_log1p(y: Tensor) -> Tensor:
 def log1p_over_series(y: Tensor) -> Tensor:
     """log1p(y)/y = (1 − w)·artanh(w)/w with w = y/(2+y), for |w| ≤ 1/3."""
     w = y / (2 + y)
-    return (1 - w) * _polynomial(w * w, _ARTANH_OVER)
+    return (1 - w) * polynomial(w * w, _ARTANH_OVER)
 
 
 def expm1_over_series(y: Tensor) -> Tensor:
     """expm1(y)/y = exp(y/2)·sinh(y/2)/(y/2), for |y| ≤ 2."""
     half = y / 2
-    return torch.exp(half) * _polynomial(half * half, _SINH_OVER)
+    return torch.exp(half) * polynomial(half * half, _SINH_OVER)
 
 
 def split_exp(y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -143,8 +146,8 @@ def split_exp(y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return near, torch.where(near | over, -2.0, y), over
 
 
-def _polynomial(x: Tensor, coefficients: tuple[float, ...]) -> Tensor:
-    """Σ cₙ xⁿ by Horner's rule."""
+def polynomial(x: _Number, coefficients: tuple[float, ...]) -> _Number:
+    """Σ cₙ xⁿ of a number or a tensor, by Horner's rule."""
     value = x * coefficients[-1]
     for coefficient in coefficients[-2:0:-1]:
         value = (value + coefficient) * x

@@ -7,7 +7,7 @@ from attention_checks import F16, F32, F64, apart, drawn
 from contmax import entmax_attention
 from contmax.attention import _compiled
 from contmax.kernels import attention as kernels
-from contmax.kernels.attention import _gpu_attention, _gpu_decoding_launches, _sizes
+from contmax.kernels.attention import _gpu_attention, _gpu_launches, _sizes
 from masked_checks import ALL, filled
 
 pytestmark = pytest.mark.usefixtures("triton_takes_cpu_tensors")
@@ -168,7 +168,7 @@ def test_launches_do_not_depend_on_the_length():
     for keys in (1025, 1999, 2048):
         call = _gpu_attention.AttentionCall(*drawn(1, keys), 1.5, kernels.AttentionOptions(None, None, None, None, 1.0))
         sizes = _sizes.decoding_sizes(1, keys, 1, call.kind.block_width, 4)
-        found.append([x._launch._kinds for x in _gpu_decoding_launches.decoding(call.kind, sizes)[-3:]])
+        found.append([x._launch._kinds for x in _gpu_launches.decoding(call.kind, sizes)[-3:]])
     assert found[0] == found[1] == found[2]
 
 
@@ -179,7 +179,7 @@ def test_the_longest_cache_has_as_many_warps_as_a_program_may_have():
     call = _gpu_attention.AttentionCall(key[:, :, :1], key, key, 1.5, options)
     sizes = _sizes.decoding_sizes(1, keys, 1, 128, 2)
     assert sizes.tiles == 2**15
-    assert _gpu_decoding_launches.decoding(call.kind, sizes).solve._launch._options["num_warps"] == 32
+    assert _gpu_launches.decoding(call.kind, sizes).solve._launch._options["num_warps"] == 32
 
 
 def test_fewest_queries_of_the_other_kernels(states):

@@ -15,36 +15,25 @@ from contmax.maps._arguments import checked_alpha
 
 
 class Inputs(NamedTuple):
-    """Checked arguments of `entmax_attention`; the scores have the shape (*batch, H, Q, L).
+    """Checked arguments of `entmax_attention`; the scores have the shape (*batch, H, Q, L)."""
 
-    Attributes:
-        query: (*batch, H, Q, d).
-        key: (*batch, G, L, d); G divides H, and query head h attends to key head h·G // H.
-        value: (*batch, G, L, c).
-        alpha: a float, or a tensor (*, 1, 1) that broadcasts to the scores.
-        mask: boolean, broadcasts to the scores, True where a query may attend a key; or None.
-        bias: real; broadcasts to the scores, or has one number per distance j − i (`is_by_distance`); or None.
-        lengths: the number of keys of each sequence, integers that broadcast to (*batch, 1, 1, 1); None if L for all.
-        diagonal: query i may attend keys j ≤ i + diagonal only; None without a causal mask.
-        scale: factor of the products ⟨q, k⟩.
-        spans: the first key that each query may attend, and the end of its keys, integers that broadcast to (*batch, H,
-            Q, 2); (0, 0) for a query without keys. None for all keys; with spans `lengths` and `diagonal` are None.
-        softcap: c > 0; the products times the scale become c·tanh(·/c), before the bias. None for no cap.
-        sinks: one more score per head, of a key whose value is 0, (H, 1, 1); or None.
-    """
-
-    query: Tensor
-    key: Tensor
-    value: Tensor
-    alpha: float | Tensor
-    mask: Tensor | None
+    query: Tensor  # (*batch, H, Q, d)
+    key: Tensor  # (*batch, G, L, d); G divides H, and query head h attends to key head h·G // H
+    value: Tensor  # (*batch, G, L, c)
+    alpha: float | Tensor  # a float, or a tensor (*, 1, 1) that broadcasts to the scores
+    mask: Tensor | None  # boolean, broadcasts to the scores, True where a query may attend a key; or None
+    # Real; broadcasts to the scores, or has one number per distance j − i (`is_by_distance`); or None.
     bias: Tensor | None
+    # The number of keys of each sequence, integers that broadcast to (*batch, 1, 1, 1); None if L for all.
     lengths: Tensor | None
-    diagonal: int | None
-    scale: float
+    diagonal: int | None  # query i may attend keys j ≤ i + diagonal only; None without a causal mask
+    scale: float  # factor of the products ⟨q, k⟩
+    # The first key that each query may attend, and the end of its keys, integers that broadcast to (*batch, H, Q,
+    # 2); (0, 0) for a query without keys. None for all keys; with spans `lengths` and `diagonal` are None.
     spans: Tensor | None = None
+    # c > 0; the products times the scale become c·tanh(·/c), before the bias. None for no cap.
     softcap: float | None = None
-    sinks: Tensor | None = None
+    sinks: Tensor | None = None  # one more score per head, of a key whose value is 0, (H, 1, 1); or None
 
     @property
     def sizes(self) -> tuple[int, int]:

@@ -1,12 +1,13 @@
 """Attention that skips pages of keys which can have no weight, and certifies which pages it has read.
 
-`KeyPages` give an upper bound of the scores in each page. First the pages with the largest bounds are read. The
-threshold τ of their scores is a lower bound of the row's threshold, so keys in pages with a bound of at most τ have
-weight 0. Then, without a budget, all pages with larger bounds are read. A page has the bound −∞ if no query may attend
-its keys.
+`KeyPages` are boxes around pages of neighbouring keys, and give an upper bound of the scores in each page. First the
+pages with the largest bounds are read. The threshold τ of their scores is a lower bound of the row's threshold, so keys
+in pages with a bound of at most τ have weight 0. Then, without a budget, all pages with larger bounds are read. A page
+has the bound −∞ if no query may attend its keys.
 """
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,16 +15,131 @@ from torch.nn import functional as F
 
 from contmax._backend import Backend
 from contmax._eager import wide_dtype, without_autocast
+from contmax._typing import Bool, Float, Int
 from contmax.attention._arguments import Inputs
 from contmax.attention._compiled import backend_of_attention, decode_by_pages, is_decoding
-from contmax.attention._key_pages import Certificate, KeyPages
 from contmax.attention._masked import allowed_keys, bias_of_scores
 from contmax.attention._reference import repeated_heads, scores_of
 from contmax.kernels.attention import ROUNDING_OF_PAGES, Bounded, Boxes, pages_fit
 from contmax.maps._threshold import newton_normaliser
 
+# Keys per page.
+_SIZES = (32, 64, 128)
 # Pages that are read first: 8, or 1/32 of all pages if that is more.
 _FEWEST_FIRST, _FIRST_SHARE = 8, 32
+
+
+class Certificate(NamedTuple):
+    """What `entmax_attention` has read, for each query of each head.
+
+    Attributes:
+        keys_read: the number of keys whose scores were computed, (*batch, H, Q), int64. Query heads that share a head
+            of the keys read the keys of all of them.
+        is_exact: whether no key that was not read has weight, (*batch, H, Q), bool; without a budget always True.
+    """
+
+    keys_read: Int[Tensor, "..."]
+    is_exact: Bool[Tensor, "..."]
+
+
+class KeyPages:
+    r"""The box around each page of `size` neighbouring keys: the least and the largest number of each channel.
+
+    Boxes bound the scores of a page: every key k in it has
+
+    .. math:: \langle q, k\rangle \le \sum_c \max(q_c\,\text{low}_c,\ q_c\,\text{high}_c)
+
+    For α > 1, α-entmax gives weight only to scores above a threshold, and the threshold τ of the scores of some keys is
+    at most that of all keys. So a page whose bound is not above τ has no weight, and `entmax_attention` gives the same
+    result without reading the page.
+
+    Args:
+        key: keys so far, (\*batch, G, L, d).
+        size: keys per page: 32, 64 or 128.
+        capacity: the number of keys of a cache of constant size, of which `key` are the first; None for a cache that
+            grows.
+
+    Attributes:
+        low, high: (\*batch, G, pages, d), in the dtype of the keys; +∞ and −∞ for pages without keys.
+        size: keys per page.
+
+    Raises:
+        ValueError: if a size or a shape does not fit.
+
+    Example:
+        >>> import torch, contmax
+        >>> query, key, value = (torch.randn(1, 2, n, 8) for n in (1, 300, 300))
+        >>> pages = contmax.KeyPages(key)
+        >>> output, certificate = contmax.entmax_attention(query, key, value, key_pages=pages, return_certificate=True)
+        >>> bool(certificate.is_exact.all())
+        True
+        >>> torch.allclose(output, contmax.entmax_attention(query, key, value), atol=1e-6)
+        True
+    """
+
+    def __init__(self, key: Float[Tensor, "..."], *, size: int = 64, capacity: int | None = None) -> None:
+        if size not in _SIZES:
+            raise ValueError(f"size counts the keys of a page: 32, 64 or 128; got {size}.")
+        if key.dim() < 3:
+            raise ValueError(f"key must have the shape (*batch, G, L, d); got {tuple(key.shape)}.")
+        if capacity is not None and capacity < key.shape[-2]:
+            raise ValueError(
+                f"capacity counts all keys of the cache, of which {key.shape[-2]} are given; got {capacity}."
+            )
+        self.size = size
+        self._length = 0
+        self._pages = -(-(capacity or 0) // size)
+        self._low = key.new_full((*key.shape[:-2], self._pages, key.shape[-1]), torch.inf)
+        self._high = torch.full_like(self._low, -torch.inf)
+        self.append(key)
+
+    @property
+    def low(self) -> Float[Tensor, "..."]:
+        """The least numbers, (*batch, G, pages, d)."""
+        return self._low[..., : self._pages, :]
+
+    @property
+    def high(self) -> Float[Tensor, "..."]:
+        """The largest numbers, (*batch, G, pages, d)."""
+        return self._high[..., : self._pages, :]
+
+    def append(self, key: Float[Tensor, "..."]) -> None:
+        """Include keys (*batch, G, n, d) that follow those so far."""
+        self._check(key)
+        key, begin, end = key.detach(), self._length, self._length + key.shape[-2]
+        if begin == end:
+            return
+        first, last = begin // self.size, -(-end // self.size)
+        if last > self._low.shape[-2]:
+            # Double memory that is full: a key then costs constant time on average.
+            more = (0, 0, 0, max(last, 2 * self._low.shape[-2]) - self._low.shape[-2])
+            self._low, self._high = F.pad(self._low, more, value=torch.inf), F.pad(self._high, more, value=-torch.inf)
+        self._pages = max(self._pages, last)
+        around = (0, 0, begin - first * self.size, last * self.size - end)
+        for box, far, reduce in ((self._low, torch.inf, torch.amin), (self._high, -torch.inf, torch.amax)):
+            pages = reduce(F.pad(key, around, value=far).unflatten(-2, (-1, self.size)), -2)
+            both = torch.stack([box[..., first:last, :], pages])
+            box[..., first:last, :] = reduce(both, 0)
+        self._length = end
+
+    def write(self, key: Float[Tensor, "..."], positions: Int[Tensor, "..."]) -> None:
+        """Include keys (*batch, G, n, d) that are written at `positions`, (n,), of a cache of constant size.
+
+        Where keys are replaced, a box includes the old keys too: bounds stay true, and become wider. No position is
+        read on the host: a CUDA graph may contain the call.
+        """
+        self._check(key)
+        page = (positions // self.size).unsqueeze(-1).expand(key.shape)
+        self._low.scatter_reduce_(-2, page, key.detach(), "amin")
+        self._high.scatter_reduce_(-2, page, key.detach(), "amax")
+
+    def _check(self, key: Tensor) -> None:
+        expected = (*self._low.shape[:-2], self._low.shape[-1])
+        if (*key.shape[:-2], key.shape[-1]) != expected or key.dtype != self._low.dtype:
+            raise ValueError(
+                f"the pages are of keys {self._low.dtype} of shape (*{expected[:-1]}, n, {expected[-1]}); got "
+                f"{key.dtype} of shape {tuple(key.shape)}."
+            )
 
 
 def attend_certified(
@@ -44,7 +160,10 @@ def attend_certified(
             f"key_budget must be at least the {pages.size} keys of a page; got {budget}. Make smaller pages: "
             "KeyPages(key, size=32)."
         )
-    if not _may_skip(inputs):
+    # A threshold can rule out pages only for few queries and 1 < α ≤ 2, without a gradient, cap or sinks.
+    has_threshold = isinstance(inputs.alpha, Tensor) or 1 < inputs.alpha <= 2
+    has_threshold = has_threshold and inputs.softcap is None and inputs.sinks is None
+    if inputs.key.shape[-2] == 0 or not has_threshold or not is_decoding(inputs):
         keys_read = inputs.query.new_full(inputs.query.shape[:-1], inputs.key.shape[-2], dtype=torch.int64)
         return attend(inputs), Certificate(keys_read, torch.ones_like(keys_read, dtype=torch.bool))
     count = pages.low.shape[-2]
@@ -73,14 +192,6 @@ def _checked_pages(pages: KeyPages | None, inputs: Inputs) -> KeyPages:
             "cache grows: pages.append(key[..., -1:, :])."
         )
     return pages
-
-
-def _may_skip(inputs: Inputs) -> bool:
-    """Whether a threshold can rule out pages: for few queries, 1 < α ≤ 2, without a gradient, cap or sinks."""
-    alpha = inputs.alpha
-    has_threshold = isinstance(alpha, Tensor) or 1 < alpha <= 2
-    has_keys = inputs.key.shape[-2] > 0
-    return has_keys and has_threshold and inputs.softcap is None and inputs.sinks is None and is_decoding(inputs)
 
 
 def _bounded(inputs: Inputs, boxes: Boxes) -> Bounded:
@@ -132,10 +243,6 @@ def _certificate(bounded: Bounded, inputs: Inputs, boxes: Boxes) -> tuple[Tensor
     may_have_weight = bounded.bounds > bounded.thresholds
     chosen = bounded.chosen > 0
     read = _shared(chosen | may_have_weight if boxes.reads_all else chosen, inputs)
-    return read, Certificate(_keys_of(read, inputs, boxes.size), (read | ~may_have_weight).all(-1))
-
-
-def _keys_of(read: Tensor, inputs: Inputs, size: int) -> Tensor:
-    """The number of keys (*batch, H, Q) in the pages that are read, `read` (*batch, H, Q, pages)."""
-    keys = read.sum(-1) * size
-    return keys - read[..., -1] * (-inputs.key.shape[-2] % size)
+    # All pages but the last are full.
+    keys_read = read.sum(-1) * boxes.size - read[..., -1] * (-inputs.key.shape[-2] % boxes.size)
+    return read, Certificate(keys_read, (read | ~may_have_weight).all(-1))

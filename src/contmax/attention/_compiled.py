@@ -9,16 +9,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from contmax._autograd import apply
+from contmax._autograd import apply, refused_by_kernels
 from contmax._backend import Backend, backend_of
-from contmax._by_reference import refused_by_kernels
 from contmax._eager import wide_dtype
 from contmax.attention._arguments import Inputs, save_inputs, saved_inputs, shape_of_bias
 from contmax.attention._listed import listed_gradients, listed_means
 from contmax.attention._masked import allowed_keys, masked_as_zeros
 from contmax.attention._reference import reference_gradients
 from contmax.kernels import attention as kernels
-from contmax.maps._half_precision import widened_scores
+from contmax.maps._arguments import widened_scores
 
 # With fewer queries, tiles of the usual kernels would be mostly padding: the decoding kernels take over, or torch
 # where a gradient is needed.

@@ -8,9 +8,8 @@ from contmax._backend import Backend
 from contmax._eager import refuse_tracing
 from contmax._typing import Bool, Float, Int
 from contmax.attention._arguments import Inputs, checked_inputs
-from contmax.attention._certified import attend_certified
+from contmax.attention._certified import KeyPages, attend_certified
 from contmax.attention._compiled import attend_fused, attend_listed, backend_of_attention
-from contmax.attention._key_pages import KeyPages
 from contmax.attention._masked import masked_as_zeros
 from contmax.attention._reference import attend_in_blocks, attend_reference, attend_softmax, can_be_softmax
 from contmax.attention._spans import with_spans

@@ -11,13 +11,13 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from contmax._by_reference import gradients_by_reference, refused_by_kernels
+from contmax._autograd import gradients_by_reference, refused_by_kernels
 from contmax._eager import all_hold_numbers, without_autocast
 from contmax.attention._arguments import Inputs, save_inputs, saved_inputs
 from contmax.attention._masked import allowed_keys, bias_of_scores, masked_as_zeros
 from contmax.kernels.attention import is_by_distance
 from contmax.maps import entmax
-from contmax.maps._half_precision import widened_scores
+from contmax.maps._arguments import widened_scores
 
 # The largest number of weights in memory at once, on a CPU and on a GPU: enough for efficient matrix products.
 _WEIGHTS, _WEIGHTS_ON_GPU = 2**22, 2**27

@@ -6,7 +6,7 @@ take memory in proportion to the number of queries, where a mask takes queries t
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -19,17 +19,6 @@ if TYPE_CHECKING:
 
 # The limit of a window: wider than any sequence, while its sums with positions do not overflow.
 _FAR = 2**40
-
-
-class Packing(NamedTuple):
-    """Where packed sequences begin: sequence n has the positions offsets[n], …, offsets[n + 1] − 1.
-
-    Attributes:
-        of_queries, of_keys: offsets of both, int64 (N + 1,).
-    """
-
-    of_queries: Tensor
-    of_keys: Tensor
 
 
 def with_spans(
@@ -55,7 +44,7 @@ def with_spans(
     else:
         if inputs.lengths is not None:
             raise ValueError("lengths counts the keys of padded sequences; pass it or cu_seqlens, not both.")
-        begin, end, aligned = _in_packing(position, _checked_packing(cu_seqlens, inputs))
+        begin, end, aligned = _in_packing(position, *_checked_packing(cu_seqlens, inputs))
     if inputs.diagonal is not None:
         end = torch.minimum(end, aligned + 1)
     if window is not None:
@@ -97,12 +86,12 @@ def _of_batch(allowed: "Allowed", inputs: Inputs) -> "Allowed":
     return type(allowed)(*(None if x is None else x.reshape(*leading, *x.shape[2:]) for x in allowed))
 
 
-def _in_packing(position: Tensor, packing: Packing) -> tuple[Tensor, Tensor, Tensor]:
+def _in_packing(position: Tensor, of_queries: Tensor, of_keys: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """For each query the first key of its sequence, the end of these keys, and the key that is aligned with the query.
 
-    The last query of a sequence is aligned with its last key. Queries after the last sequence get no keys.
+    The last query of a sequence is aligned with its last key. Queries after the last sequence get no keys. Sequence n
+    has the positions offsets[n], …, offsets[n + 1] − 1, with offsets `of_queries` and `of_keys`, int64 (N + 1,).
     """
-    of_queries, of_keys = packing
     sequence = torch.searchsorted(of_queries, position, right=True) - 1
     is_packed = (sequence >= 0) & (sequence < of_queries.shape[0] - 1)
     sequence = sequence.clamp(0, max(of_queries.shape[0] - 2, 0))
@@ -111,7 +100,7 @@ def _in_packing(position: Tensor, packing: Packing) -> tuple[Tensor, Tensor, Ten
     return of_keys[sequence], end, position + of_keys[following] - of_queries[following]
 
 
-def _checked_packing(cu_seqlens: Tensor | tuple[Tensor, Tensor], inputs: Inputs) -> Packing:
+def _checked_packing(cu_seqlens: Tensor | tuple[Tensor, Tensor], inputs: Inputs) -> list[Tensor]:
     both = cu_seqlens if isinstance(cu_seqlens, Sequence) else (cu_seqlens, cu_seqlens)
     if len(both) != 2 or not all(isinstance(offsets, Tensor) for offsets in both):
         raise TypeError(
@@ -136,4 +125,4 @@ def _checked_packing(cu_seqlens: Tensor | tuple[Tensor, Tensor], inputs: Inputs)
             f"cu_seqlens must count as many sequences of queries as of keys; got {both[0].shape[0] - 1} and "
             f"{both[1].shape[0] - 1}."
         )
-    return Packing(*[beside(inputs.query, offsets.long().contiguous(), "cu_seqlens") for offsets in both])
+    return [beside(inputs.query, offsets.long().contiguous(), "cu_seqlens") for offsets in both]

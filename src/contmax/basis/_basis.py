@@ -164,8 +164,7 @@ class Basis(torch.nn.Module, metaclass=_CheckedWhenMade):
 
     def _like(self) -> Tensor:
         """A tensor with the device and dtype of the constants."""
-        constants = (*self.parameters(), *self.buffers())
-        return next((c.detach() for c in constants if c.is_floating_point()), torch.empty(0))
+        return next((c.detach() for c in constants_of(self) if c.is_floating_point()), torch.empty(0))
 
     def extra_repr(self) -> str:
         """The text of `repr` between the parentheses."""

@@ -184,16 +184,14 @@ class BSplineBasis(Basis):
         self._register("knots", values, False, device_for(knots))
 
     def _read_constants(self) -> None:
-        """Find slices of `knots` that together hold each distinct knot once; all knots if values cannot be read.
+        """Find an index of each distinct knot; take all knots if their values cannot be read.
 
         The number of distinct knots is the size of `breakpoints`, which must not depend on reading values later.
         """
         new = [True] * len(self.knots)
         if can_be_read(self.knots):
             new[1:] = (self.knots.diff() > 0).tolist()
-        begins = [i for i, is_new in enumerate(new) if is_new and not (i and new[i - 1])]
-        ends = [i + 1 for i, is_new in enumerate(new) if is_new and not (i + 1 < len(new) and new[i + 1])]
-        self._distinct = list(zip(begins, ends, strict=True))
+        self._distinct = [i for i, is_new in enumerate(new) if is_new]
 
     @classmethod
     def clamped(cls, num: int, degree: int = 3, *, low: float = 0.0, high: float = 1.0) -> "BSplineBasis":
@@ -206,7 +204,7 @@ class BSplineBasis(Basis):
     @property
     def breakpoints(self) -> Tensor:
         """The knots, each once."""
-        return torch.cat([self.knots[begin:end] for begin, end in self._distinct])
+        return torch.stack([self.knots[i] for i in self._distinct])
 
     @property
     def bounds(self) -> tuple[Tensor, Tensor]:

@@ -230,11 +230,6 @@ class LineDensity(Density):
         return Intervals(loc - half, loc + half)
 
     @property
-    def area(self) -> Float[Tensor, "*batch"]:
-        """The length of the support, twice the half-width."""
-        return self._round(2 * self._half_width())
-
-    @property
     def half_width(self) -> Float[Tensor, "*batch"]:
         """a, the only semi-axis: the support is μ ± a; +∞ if it is the whole line."""
         return self._round(self._half_width())

@@ -147,7 +147,7 @@ class Profile:
         """log1p(εs/α)/ε."""
         gap = self._gap
         ratio = self.half / (1 + gap)
-        near = ratio * _log1p_over(gap * ratio)
+        near = ratio * log1p_quotient(gap * ratio)
         if isinstance(gap, Tensor):
             far = gap * ratio < -0.5
             return torch.where(far, log(self._margin() / self.alpha) / torch.where(far, gap, 1), near)
@@ -271,10 +271,11 @@ def _in_dtype(value: Scalar, like: Tensor) -> Scalar:
     return value.to(like.dtype) if isinstance(value, Tensor) else value
 
 
-def _log1p_over(y: Scalar) -> Scalar:
+def log1p_quotient(y: Scalar) -> Scalar:
+    """log1p(y)/y of a number or a tensor: 1 at 0, and 0 at ∞."""
     if isinstance(y, Tensor):
         return log1p_over(y)
-    return math.log1p(y) / y if y else 1.0
+    return 1.0 if y == 0 else 0.0 if math.isinf(y) else math.log1p(y) / y
 
 
 def log(y: Scalar) -> Scalar:

@@ -35,15 +35,10 @@ _ROUNDING = 1e-14
 
 @dataclass(frozen=True)
 class Intervals:
-    """A union of M intervals on the line; an interval with high ≤ low is empty.
+    """A union of M intervals on the line; an interval with high ≤ low is empty."""
 
-    Attributes:
-        low: lower ends, ``(*batch, M)``; −∞ where unbounded.
-        high: upper ends, ``(*batch, M)``; +∞ where unbounded.
-    """
-
-    low: Float[Tensor, "*batch M"]
-    high: Float[Tensor, "*batch M"]
+    low: Float[Tensor, "*batch M"]  # lower ends, ``(*batch, M)``; −∞ where unbounded
+    high: Float[Tensor, "*batch M"]  # upper ends, ``(*batch, M)``; +∞ where unbounded
 
     @property
     def bounded(self) -> Bool[Tensor, "*batch"]:
@@ -62,17 +57,11 @@ class Intervals:
 
 @dataclass(frozen=True)
 class EllipsoidRegion:
-    """The ellipsoid {c + Fu : ‖u‖ ≤ 1}.
+    """The ellipsoid {c + Fu : ‖u‖ ≤ 1}."""
 
-    Attributes:
-        center: c, ``(*batch, N)``.
-        factor: F, lower triangular, ``(*batch, N, N)``; arbitrary where unbounded.
-        bounded: false where the region is all of space, ``(*batch)``.
-    """
-
-    center: Float[Tensor, "*#batch N"]
-    factor: Float[Tensor, "*#batch N N"]
-    bounded: Bool[Tensor, "*#batch"]
+    center: Float[Tensor, "*#batch N"]  # c, ``(*batch, N)``
+    factor: Float[Tensor, "*#batch N N"]  # F, lower triangular, ``(*batch, N, N)``; arbitrary where unbounded
+    bounded: Bool[Tensor, "*#batch"]  # false where the region is all of space, ``(*batch)``
 
     def volume(self) -> Float[Tensor, "*batch"]:
         """Length, area or volume of the ellipsoid; +∞ where unbounded."""
@@ -102,15 +91,10 @@ class EllipsoidRegion:
 
 @dataclass(frozen=True)
 class BoxRegion:
-    """The box of all points that differ from c by at most h in each coordinate, empty unless h ≥ 0.
+    """The box of all points that differ from c by at most h in each coordinate, empty unless h ≥ 0."""
 
-    Attributes:
-        center: c, ``(*batch, N)``.
-        half: h, ``(*batch, N)``.
-    """
-
-    center: Float[Tensor, "*#batch N"]
-    half: Float[Tensor, "*#batch N"]
+    center: Float[Tensor, "*#batch N"]  # c, ``(*batch, N)``
+    half: Float[Tensor, "*#batch N"]  # h, ``(*batch, N)``
 
     @property
     def bounded(self) -> Bool[Tensor, "*batch"]:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from contmax._eager import in_dtype, is_exporting_to_onnx, wide_dtype, without_autocast
-from contmax._smooth import ARTANH_EXCESS
+from contmax._smooth import ARTANH_EXCESS, polynomial
 from contmax._typing import Float
 from contmax.densities._validation import checks_values, require_finite, require_positive
 from contmax.numerics import factored
@@ -219,8 +219,6 @@ def _log_ratio_and_excess(numerator: Tensor, denominator: Tensor) -> tuple[Tenso
     inner = torch.where(near, x, 0.0)
     w = inner / (2 + inner)
     square = w * w
-    series = torch.zeros_like(w)
-    for coefficient in reversed(ARTANH_EXCESS):
-        series = (series + coefficient) * square
+    series = square * polynomial(square, ARTANH_EXCESS)
     log = numerator.log() - denominator.log()
     return torch.where(near, 2 * w * (1 + series), log), torch.where(near, w * (inner - 2 * series), x - log)

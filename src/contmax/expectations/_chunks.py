@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from contmax._by_reference import Reference
+from contmax._autograd import Reference
 from contmax._eager import all_hold_numbers
 
 _MOST_CHUNKS = 512
@@ -23,17 +23,11 @@ _MOST_SAVED = 2**26
 
 
 class Fewest(NamedTuple):
-    """Pairs per chunk below which overheads of torch operations dominate, and bytes saved for a pair.
+    """Pairs per chunk below which overheads of torch operations dominate, and bytes saved for a pair."""
 
-    Attributes:
-        on_cpu: the least number of pairs in a chunk on a CPU.
-        elsewhere: the least number on an accelerator.
-        saved: bytes per pair that torch saves for the backward pass, roughly, without the result.
-    """
-
-    on_cpu: int
-    elsewhere: int
-    saved: int
+    on_cpu: int  # the least number of pairs in a chunk on a CPU
+    elsewhere: int  # the least number on an accelerator
+    saved: int  # bytes per pair that torch saves for the backward pass, roughly, without the result
 
 
 def in_chunks(

@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import partial, reduce
 from typing import Any, NamedTuple
 
 import torch
@@ -10,9 +10,8 @@ from torch import Tensor
 from torch.distributions import Distribution
 from torch.func import jacrev, vmap
 
-from contmax._autograd import apply
-from contmax._by_reference import gradients_by_reference, needs_reference, tangent_by_reference
-from contmax._eager import refuse_tracing
+from contmax._autograd import apply, gradients_by_reference, needs_reference, tangent_by_reference
+from contmax._eager import common_dtype, refuse_tracing
 from contmax._typing import Float
 from contmax.basis import Basis
 from contmax.basis._basis import constants_of
@@ -127,8 +126,14 @@ def expectation(density: Distribution, basis: Basis) -> Float[Tensor, "*batch K"
     result: Tensor = RULES.find(type(density), type(basis))(widened(density), basis)
     shape = (*density.batch_shape, basis.num_functions)
     result = result if result.shape == shape else result.expand(shape)
-    dtype = _dtype_of_result(density, basis, result)
-    return result if result.dtype == dtype else result.to(dtype)
+    # Where all parameters of density and basis have one dtype, and both have some, so has the result.
+    dtypes = set(parameter_dtypes(density))
+    if result.dtype not in dtypes:
+        constants = [x.dtype for x in constants_of(basis) if x.is_floating_point()]
+        dtypes.update(constants)
+        if constants and len(dtypes) == 1:
+            return result.to(dtypes.pop())
+    return result
 
 
 def register_expectation(density_type: type, basis_type: type) -> Callable[[Rule], Rule]:
@@ -157,23 +162,9 @@ def register_expectation(density_type: type, basis_type: type) -> Callable[[Rule
     return RULES.register(density_type, basis_type)
 
 
-def _dtype_of_result(density: Distribution, basis: Basis, result: Tensor) -> torch.dtype:
-    """The dtype of all parameters of density and basis if both have some, in one dtype; else the dtype of `result`."""
-    dtypes = set(parameter_dtypes(density))
-    if result.dtype in dtypes:
-        return result.dtype
-    constants = [x.dtype for x in constants_of(basis) if x.is_floating_point()]
-    dtypes.update(constants)
-    return dtypes.pop() if constants and len(dtypes) == 1 else result.dtype
-
-
 def working_dtype(*tensors: Tensor) -> torch.dtype:
     """The dtype of a computation: the promoted dtype of the arguments, at least float32."""
-    dtype = torch.float32
-    for tensor in tensors:
-        if tensor.dtype != dtype:
-            dtype = torch.promote_types(dtype, tensor.dtype)
-    return dtype
+    return reduce(common_dtype, [tensor.dtype for tensor in tensors], torch.float32)
 
 
 def canonical_jacobian(

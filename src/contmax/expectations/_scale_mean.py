@@ -27,11 +27,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from contmax._autograd import apply
+from contmax._autograd import apply, may_be_differentiated
 from contmax._backend import Backend, backend_of
-from contmax._by_reference import may_be_differentiated
 from contmax._eager import device_type, is_eager_cpu, is_exporting, is_exporting_to_onnx
 from contmax._operator import operator
+from contmax._smooth import polynomial
 from contmax.expectations._gaussian_forms import Form, MatrixForm, PlaneForm
 from contmax.numerics import DOUBLE, SINGLE, Complex, Hyperbola, float64_of, saddle_nodes
 
@@ -323,10 +323,7 @@ def stirling_factor(order: float | Tensor) -> float | Tensor:
     x = order.abs()
     large = x >= _STIRLING
     inverse = 1 / torch.where(large, x, _STIRLING)
-    square = inverse * inverse
-    series = torch.zeros_like(square)
-    for coefficient in reversed(_STIRLING_SERIES):
-        series = series * square + coefficient
+    series = polynomial(inverse * inverse, _STIRLING_SERIES)
     small = torch.where(large, 1.0, x)
     direct = torch.lgamma(small) + small - (small - 0.5) * small.log() - 0.5 * math.log(2 * math.pi)
     return (torch.where(large, series * inverse, direct) * order.sign()).exp()

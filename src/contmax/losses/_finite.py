@@ -8,8 +8,7 @@ from contmax._eager import is_eager_cpu, wide_dtype
 from contmax._mask import require_mask
 from contmax._typing import Bool, Float, Shaped
 from contmax.losses._row_losses import class_losses, fused_losses, losses_of_every_class, soft_losses
-from contmax.maps._arguments import check_scores, checked_alpha, output_dtype
-from contmax.maps._half_precision import widened_scores
+from contmax.maps._arguments import check_scores, checked_alpha, output_dtype, widened_scores
 from contmax.maps._threshold import or_one
 
 # Options of a loss: α, the mask, label smoothing, the axis of the classes.

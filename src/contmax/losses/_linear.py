@@ -22,8 +22,8 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+from contmax._autograd import gradients_by_reference, refused_by_kernels
 from contmax._backend import Backend, backend_of
-from contmax._by_reference import gradients_by_reference, refused_by_kernels
 from contmax._eager import all_hold_numbers, as_autocast_takes, is_exporting, wide_dtype, without_autocast
 from contmax._operator import operator
 from contmax._torch_private import forward_mode_is_on
@@ -31,8 +31,7 @@ from contmax._typing import Float, Shaped
 from contmax.kernels.losses import LinearLoss, Supports, row_losses
 from contmax.losses._finite import check_options, class_ids, entmax_loss, reduced, weighted
 from contmax.losses._row_losses import class_losses, losses_and_map
-from contmax.maps._arguments import checked_alpha, output_dtype
-from contmax.maps._half_precision import widened_scores
+from contmax.maps._arguments import checked_alpha, output_dtype, widened_scores
 from contmax.maps._threshold import deformed_exp
 
 # The class id of ignored tokens, whose hidden vectors may be NaN. On a GPU other ids outside [0, C) give a NaN loss.

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from contmax._autograd import apply
-from contmax._by_reference import (
+from contmax._autograd import (
+    apply,
     gradients_by_reference,
     may_be_differentiated,
     needs_reference,
@@ -20,9 +20,9 @@ from contmax._by_reference import (
 from contmax._eager import is_eager
 from contmax.deformed import log_beta, mean_u_exp, tsallis_negentropy
 from contmax.kernels.losses import row_losses, row_losses_backward
+from contmax.maps._arguments import widened_scores
 from contmax.maps._backend import axis_last, regularized_max
 from contmax.maps._entmax import entmax_map
-from contmax.maps._half_precision import widened_scores
 from contmax.maps._threshold import below_maximum, or_one
 
 
@@ -63,7 +63,7 @@ def soft_losses(
         allowed = torch.ones_like(z) if mask is None else mask.expand_as(z).to(z.dtype)
         losses = losses - smoothing * _inner(allowed / allowed.sum(dim, keepdim=True).clamp(min=1), z, dim)
     # A fully masked row (Ω* = −inf) has infinite loss.
-    return _not_negative(torch.where(conjugate == -torch.inf, torch.inf, losses))
+    return not_negative(torch.where(conjugate == -torch.inf, torch.inf, losses))
 
 
 def losses_of_every_class(z: Tensor, alpha: float | Tensor, dim: int) -> Tensor:
@@ -71,7 +71,7 @@ def losses_of_every_class(z: Tensor, alpha: float | Tensor, dim: int) -> Tensor:
     # Subtracting the maximum leaves losses unchanged and keeps their digits where logits are large.
     z = below_maximum(z, dim)
     conjugate: Tensor = apply(_ClassLoss, z, alpha, None, None, 0.0, dim)[0]
-    losses = _not_negative(conjugate.unsqueeze(dim) - torch.where(z == -torch.inf, 0, z))
+    losses = not_negative(conjugate.unsqueeze(dim) - torch.where(z == -torch.inf, 0, z))
     return torch.where(z == -torch.inf, torch.inf, losses)
 
 
@@ -82,9 +82,14 @@ def _inner(y: Tensor, z: Tensor, dim: int) -> Tensor:
     return torch.where(impossible.any(dim), -torch.inf, (y * finite).sum(dim))
 
 
-def _not_negative(losses: Tensor) -> Tensor:
-    """Losses clamped to at least 0, since they are negative only by rounding; the gradient is unchanged."""
-    return losses + (losses.detach().clamp(min=0) - losses.detach()).nan_to_num()
+def not_negative(losses: Tensor) -> Tensor:
+    """Losses clamped to at least 0, since they are negative only by rounding; the gradient is unchanged.
+
+    Example:
+        >>> not_negative(torch.tensor([-1e-9, 2.0]))
+        tensor([0., 2.])
+    """
+    return losses - losses.detach().clamp(max=0)
 
 
 class _FusedLoss(torch.autograd.Function):

@@ -9,13 +9,13 @@ must not depend on our operators: in an export `backend_of` chooses torch, and t
 import torch
 from torch import Tensor
 
+from contmax._autograd import needs_reference
 from contmax._backend import NUMBA_DTYPES, Backend, backend_of
-from contmax._by_reference import needs_reference
 from contmax._eager import in_dtype, is_eager_cpu, is_exporting, wide_dtype
 from contmax._operator import operator
 from contmax.deformed import log_beta
 from contmax.kernels import rows
-from contmax.maps._half_precision import narrowed
+from contmax.maps._arguments import narrowed
 from contmax.maps._jacobian import pull_back_reference
 from contmax.maps._threshold import deformed_exp, newton_normaliser, or_one, sorted_probabilities
 

@@ -11,17 +11,15 @@ import torch
 from torch import Tensor
 from torch.compiler import is_dynamo_compiling
 
-from contmax._autograd import apply, bare_apply
+from contmax._autograd import apply, bare_apply, may_be_differentiated
 from contmax._backend import Backend, backend_of
-from contmax._by_reference import may_be_differentiated
 from contmax._eager import REAL_TYPES, in_dtype, is_eager
 from contmax._mask import require_mask
 from contmax._torch_private import forward_mode_is_on, number_of_modes, torchscript_is_tracing, transforms_are_active
 from contmax._typing import Bool, Float
 from contmax.kernels import rows
-from contmax.maps._arguments import check_scores, checked_alpha, output_dtype, tempered
+from contmax.maps._arguments import HALF_PRECISION, check_scores, checked_alpha, output_dtype, tempered, widened_scores
 from contmax.maps._backend import alpha_of_rows, axis_last, backend_of_map, pull_back, regularized_argmax
-from contmax.maps._half_precision import HALF_PRECISION, widened_scores
 from contmax.maps._jacobian import push_forward
 
 __all__ = ["entmax", "entmax_map", "softmax", "sparsemax"]

@@ -13,6 +13,7 @@ from contmax.losses import entmax_loss
 from contmax.maps import entmax, sparsemax
 from contmax.nn._module import AlphaModule, ShownModule, check_query, check_values, shape_of, with_queries
 from contmax.nn._place import weighted_mean
+from contmax.signal._observations import unmasked
 
 Score = Literal["additive", "dot"]
 
@@ -247,7 +248,10 @@ class DiscreteAttention(AlphaModule):
         _check(values, per_query, scores, mask)
         if mask is not None and mask.dim() == 2 and per_query is not None and per_query.dim() == 3:
             mask = mask.unsqueeze(-2)
-        seen = _with_zeros(values, scores, mask)
+        # Values at positions where mask or −∞ scores exclude all queries may be NaN: put zeros there.
+        finite = None if scores is None else scores.detach() != -torch.inf
+        allowed = mask if finite is None else finite if mask is None else mask & finite
+        seen = unmasked(values, allowed.any(1) if allowed is not None and allowed.dim() == 3 else allowed)
         weights = entmax(self._scores(seen, query) if scores is None else scores, self.alpha, mask=mask)
         return weighted_mean(weights, seen), weights
 
@@ -274,14 +278,3 @@ def _check(values: Tensor, per_query: Tensor | None, scores: Tensor | None, mask
             f"mask must have shape (L,), (B, L) or that of the scores, B = {batch} and L = {length}; got "
             f"{tuple(mask.shape)}. True = may be attended."
         )
-
-
-def _with_zeros(values: Tensor, scores: Tensor | None, mask: Tensor | None) -> Tensor:
-    """Values with 0 at positions where mask or −∞ scores exclude all queries: such values may be NaN."""
-    allowed = mask
-    if scores is not None:
-        finite = scores.detach() != -torch.inf
-        allowed = finite if mask is None else mask & finite
-    if allowed is None:
-        return values
-    return torch.where((allowed.any(1) if allowed.dim() == 3 else allowed).unsqueeze(-1), values, 0)

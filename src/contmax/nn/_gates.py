@@ -8,11 +8,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from contmax._autograd import apply
-from contmax._backend import Backend, backend_of
-from contmax._by_reference import gradients_by_reference, refused_by_kernels, tangent_by_reference
-from contmax._eager import is_eager
+from contmax._autograd import apply, gradients_by_reference, refused_by_kernels, tangent_by_reference
 from contmax._typing import Float
+from contmax.kernels import means
 from contmax.nn._module import check_query, check_values, wide_linear, with_queries
 from contmax.nn._place import (
     Cells,
@@ -29,8 +27,6 @@ from contmax.signal._observations import check_mask, unmasked
 
 # Offset of the logits. Gates begin nearly shut, so that they compete for the mass as the weights of a softmax do.
 _SHUT = -2.0
-# The longest row of logits that a program of the gate kernel can hold.
-_LONGEST_ROW = 16384
 
 
 class GateHead(PlacingHead):
@@ -184,9 +180,7 @@ def default_gate_moments(
         shift: added to the logits.
         least: added to the squared half-width.
     """
-    takes = logits.dtype == torch.float32 and 0 < logits.shape[-1] <= _LONGEST_ROW and logits.numel() > 0
-    # In a trace use torch's operations, which compilers fuse.
-    if not takes or not is_eager(logits) or backend_of(logits) is not Backend.TRITON:
+    if not means.gates_are_compiled(logits):
         return _reference(logits, mask, shift, least)
     may = None if mask is None else mask.expand(logits.shape[0], logits.shape[-1]).contiguous()
     result: tuple[Tensor, Tensor, Tensor] = apply(GateMoments, logits, may, shift, least)

@@ -24,6 +24,7 @@ from contmax.nn._module import (
     wide_linear,
 )
 from contmax.nn._place import density_of_moments
+from contmax.numerics import spread_points
 from contmax.signal import fit_signal, observation_positions
 
 # The least initial width of a `PreferredPlaces` term, as a share of an axis: content must be able to outweigh the term.
@@ -289,9 +290,4 @@ def _spread_over_cube(count: int, dim: int) -> Tensor:
     index = torch.arange(count, dtype=torch.float64, device="cpu")
     if dim == 1:
         return ((index + 0.5) / count).unsqueeze(-1)
-    # Roberts' generalised golden ratio: the root of x^(N+1) = x + 1.
-    ratio = 1.5
-    for _ in range(50):
-        ratio = (1 + ratio) ** (1 / (dim + 1))
-    steps = torch.tensor([ratio**-axis for axis in range(1, dim + 1)], dtype=torch.float64, device="cpu")
-    return (0.5 + index.unsqueeze(-1) * steps) % 1
+    return spread_points(index, dim)

@@ -31,17 +31,11 @@ class Place(NamedTuple):
 
 
 class Where(NamedTuple):
-    """Where the L observations of B sequences are, as the arguments of an attention say.
+    """Where the L observations of B sequences are, as the arguments of an attention say."""
 
-    Args:
-        positions: (L,) or (B, L), with a last axis N in N > 1 dimensions; None for the default positions.
-        grid: sizes of a grid, row-major; or None.
-        mask: boolean, (L,) or (B, L), True = may be attended; or None.
-    """
-
-    positions: Tensor | None
-    grid: tuple[int, ...] | None
-    mask: Tensor | None
+    positions: Tensor | None  # (L,) or (B, L), with a last axis N in N > 1 dimensions; None for the default positions
+    grid: tuple[int, ...] | None  # sizes of a grid, row-major; or None
+    mask: Tensor | None  # boolean, (L,) or (B, L), True = may be attended; or None
 
 
 class Head(ShownModule):
@@ -86,15 +80,10 @@ class PlacingHead(Head):
 
 
 class Cells(NamedTuple):
-    """Observations as cells of the domain.
+    """Observations as cells of the domain."""
 
-    Args:
-        centers: t_ℓ, (B, L, N); 0 where masked.
-        sides: sides of a cell along each axis, (B, N), positive.
-    """
-
-    centers: Tensor
-    sides: Tensor
+    centers: Tensor  # t_ℓ, (B, L, N); 0 where masked
+    sides: Tensor  # sides of a cell along each axis, (B, N), positive
 
     def box(self, mask: Tensor | None) -> "Box":
         """The box that the cells cover; at default positions it is the unit cube."""
@@ -105,17 +94,11 @@ class Cells(NamedTuple):
 
 
 class Box(NamedTuple):
-    """The box that observations cover, and maps between the box and the unit cube.
+    """The box that observations cover, and maps between the box and the unit cube."""
 
-    Args:
-        first: the lowest centre of a cell along each axis, (B, N).
-        size: sides of the box, (B, N).
-        margin: distance from the border of the box to `first`, (B, N).
-    """
-
-    first: Tensor
-    size: Tensor
-    margin: Tensor
+    first: Tensor  # the lowest centre of a cell along each axis, (B, N)
+    size: Tensor  # sides of the box, (B, N)
+    margin: Tensor  # distance from the border of the box to `first`, (B, N)
 
     def shares(self, points: Tensor) -> Tensor:
         """Points (B, …, N) of the domain, mapped to the unit cube; `first` is subtracted first, to limit rounding."""

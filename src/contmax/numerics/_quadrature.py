@@ -64,11 +64,6 @@ def legendre_slope(coefficients: Float[Tensor, "... n"]) -> Float[Tensor, "... n
     return coefficients @ device_table("slope", coefficients.shape[-1], coefficients.device)
 
 
-def legendre_antiderivative(coefficients: Float[Tensor, "... n"]) -> Float[Tensor, "... m"]:
-    """The n + 1 Legendre coefficients of the antiderivative of Σ cₘ Pₘ that vanishes at −1."""
-    return coefficients @ device_table("antiderivative", coefficients.shape[-1], coefficients.device)
-
-
 def legendre_to_chebyshev(coefficients: Float[Tensor, "... n"]) -> Float[Tensor, "... n"]:
     """Coefficients c with Σ cₘ cos(m·arccos x) equal to the Legendre series at x in [−1, 1].
 
@@ -77,11 +72,6 @@ def legendre_to_chebyshev(coefficients: Float[Tensor, "... n"]) -> Float[Tensor,
         tensor([0.2500, 0.0000, 0.7500])
     """
     return coefficients @ device_table("chebyshev", coefficients.shape[-1], coefficients.device)
-
-
-def slope_on_grid(coefficients: Float[Tensor, "... n"]) -> Float[Tensor, "... m"]:
-    """The derivative of Σ cₘ Pₘ at n + 1 equidistant points from −1 to 1."""
-    return coefficients @ device_table("slope_on_grid", coefficients.shape[-1], coefficients.device)
 
 
 def legendre_sum(coefficients: Float[Tensor, "... n"], x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
@@ -109,6 +99,16 @@ def legendre_basis(x: Float[Tensor, "..."], count: int) -> Float[Tensor, "... n"
     for m in range(1, count - 1):
         columns.append(torch.addcmul(-m / (m + 1) * columns[m - 1], x, columns[m], value=(2 * m + 1) / (m + 1)))
     return torch.stack(columns[:count], -1)
+
+
+def spread_points(index: Float[Tensor, "n"], axes: int) -> Float[Tensor, "n N"]:
+    """Points that fill the unit box evenly and lie on no grid: fractional parts of multiples of irrationals."""
+    # The root of x^{N+1} = x + 1; its powers give a Kronecker sequence of low discrepancy (Roberts).
+    root = 2.0
+    for _ in range(60):
+        root = (1 + root) ** (1 / (axes + 1))
+    step = torch.tensor([root**-axis for axis in range(1, axes + 1)], dtype=index.dtype, device=index.device)
+    return (0.5 + index.unsqueeze(-1) * step) % 1
 
 
 def float64_of(value: Tensor | float, like: Tensor) -> Tensor:

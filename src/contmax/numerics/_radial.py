@@ -31,6 +31,7 @@ from torch import Tensor
 from contmax._autograd import apply
 from contmax._eager import is_one_node
 from contmax._operator import operator
+from contmax._smooth import polynomial
 from contmax._typing import Float
 from contmax.deformed import expm1_over, log1p_over, mean_u_exp
 from contmax.numerics._solvers import implicit_root
@@ -43,6 +44,7 @@ Scalar = TypeVar("Scalar", bound=float | Tensor)
 _SHIFT = 8
 _EULER = (1, 5, 61, 1385, 50521, 2702765, 199360981)
 _HALF_STEP = tuple((-1) ** j * euler / ((j + 1) * 4 ** (2 * j + 3)) for j, euler in enumerate(_EULER))
+_HALF_STEP_SLOPE = tuple(2 * j * coefficient for j, coefficient in enumerate(_HALF_STEP, 1))
 
 # Below the radius _CENTRE/√(1+|ε|) a few terms of a power series give the law to the last digit.
 _CENTRE = 0.02
@@ -312,7 +314,7 @@ def log_gamma_ratio(gap: Scalar, dim: int) -> Scalar:
         True
     """
     start: Any = _half_step(gap) if dim % 2 else gap * 0.0
-    value: Scalar = start + sum([_log1p(step * gap) for step in _whole_steps(dim)])
+    value: Scalar = start + sum([log1p(step * gap) for step in _whole_steps(dim)])
     return value
 
 
@@ -340,12 +342,9 @@ def _half_step(gap: Any) -> Any:
     offset = _SHIFT + 0.75 * sign
     inverse = size / (1 + offset * size)
     square = inverse * inverse
-    value = square * 0.0
-    for coefficient in reversed(_HALF_STEP):
-        value = (value + coefficient) * square
-    value = value + 0.5 * _log1p(offset * size)
+    value = square * polynomial(square, _HALF_STEP) + 0.5 * log1p(offset * size)
     return value - sign * _over_the_shift(
-        lambda j, sign, size: _log1p(0.5 * sign * size / (1 + (j - (1 - sign) / 2) * size)), sign, size
+        lambda j, sign, size: log1p(0.5 * sign * size / (1 + (j - (1 - sign) / 2) * size)), sign, size
     )
 
 
@@ -356,10 +355,7 @@ def _half_step_slope(gap: Any) -> Any:
     offset = _SHIFT + 0.75 * sign
     scale = 1 / (1 + offset * size)
     inverse = size * scale
-    square = inverse * inverse
-    series = square * 0.0
-    for j, coefficient in reversed(list(enumerate(_HALF_STEP, 1))):
-        series = series * square + 2 * j * coefficient
+    series = polynomial(inverse * inverse, _HALF_STEP_SLOPE)
     slope = series * inverse * scale * scale + 0.5 * offset * scale
     return sign * slope - sign * _over_the_shift(
         lambda j, sign, size: 0.5 / ((1 + (j - (1 - sign) / 2) * size) * (1 + (j + sign - 0.5) * size)), sign, size
@@ -374,7 +370,8 @@ def _over_the_shift(term: Callable[..., Any], sign: Any, size: Any) -> Any:
     return term(steps, sign.unsqueeze(-1), size.unsqueeze(-1)).sum(-1)
 
 
-def _log1p(x: Any) -> Any:
+def log1p(x: float | Tensor) -> float | Tensor:
+    """ln(1 + x) of a number or a tensor."""
     return torch.log1p(x) if isinstance(x, Tensor) else math.log1p(x)
 
 

@@ -13,7 +13,7 @@ from contmax._eager import is_eager_cpu
 from contmax._typing import Bool, Float
 from contmax.deformed import exp_beta
 from contmax.domains import Box
-from contmax.numerics import gauss_legendre
+from contmax.numerics import gauss_legendre, spread_points
 from contmax.prediction._interpolant import Ends, Interpolant, SupportRule, find_ends, fit_rule, highest_point
 from contmax.prediction._live_parts import bucket, take
 from contmax.prediction._normalizer import (
@@ -25,7 +25,7 @@ from contmax.prediction._normalizer import (
 )
 from contmax.prediction._prediction import ContinuousPrediction
 from contmax.prediction._regularized_prediction import Score, checked_alpha, read_score, register_prediction
-from contmax.prediction._resolution import HeldOut, no_mass, report, rounding_noise, spread_points
+from contmax.prediction._resolution import HeldOut, no_mass, report, rounding_noise
 
 # Misplaced mass (see `_resolution`) that triggers a warning, by dimension: ten times the value for smooth scores.
 _WARNED = {1: 1e-8, 2: 1e-4, 3: 1e-2}
@@ -44,13 +44,13 @@ class BoxCheck:
     domain: Box
     form: UnitMeasure
     interpolant: Interpolant
-    dtype: torch.dtype
-    """Dtype in which the score gets points and returns values."""
+    dtype: torch.dtype  # dtype in which the score gets points and returns values
 
     def read_all_over(self, score: Score) -> HeldOut:
         """The score and its interpolant at `_ALL_OVER` points that fill the box evenly."""
         rows, low, high = self.interpolant.rows, self.domain.low.double(), self.domain.high.double()
-        places = low + (high - low) * spread_points(_ALL_OVER, self.domain.dimension, low.device)
+        index = torch.arange(1, _ALL_OVER + 1, dtype=torch.float64, device=low.device)
+        places = low + (high - low) * spread_points(index, self.domain.dimension)
         exact, points = self._read(score, places)
         return self._beside(exact, points.reshape(len(points), *(1,) * len(rows), -1).expand(-1, *rows, -1))
 

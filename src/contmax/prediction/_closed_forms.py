@@ -46,17 +46,13 @@ class Segments:
     """Segments of a linear score, each from its higher end down to its lower end or the threshold."""
 
     alpha: Tensor
-    log_peak: Float[Tensor, "..."]
-    """ln p_t, at the higher end."""
+    log_peak: Float[Tensor, "..."]  # ln p_t, at the higher end
     drop: Float[Tensor, "..."]
     """d = ln(p_b/p_t); if the segment is cut off at the threshold, a number so low that e^{cd} is 0."""
-    length: Float[Tensor, "..."]
-    """Length of the live part, where p > 0."""
-    falls: Bool[Tensor, "..."]
-    """Whether the higher end is the left end."""
+    length: Float[Tensor, "..."]  # length of the live part, where p > 0
+    falls: Bool[Tensor, "..."]  # whether the higher end is the left end
     live: Bool[Tensor, "..."]
-    infinite: Bool[Tensor, "..."]
-    """Whether the density has a pole on the segment: α < 1 and A too small."""
+    infinite: Bool[Tensor, "..."]  # whether the density has a pole on the segment: α < 1 and A too small
 
     @classmethod
     def between(cls, start: Tensor, stop: Tensor, length: Tensor, alpha: Tensor) -> "Segments":

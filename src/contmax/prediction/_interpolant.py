@@ -41,12 +41,9 @@ _PART_NODES = {1: 20, 2: 16, 3: 12}
 class Interpolant:
     """Scores on [0, 1]ᴺ, one per row; each axis has C equal cells and each cell q Legendre coefficients per axis."""
 
-    table: Tensor
-    """Legendre coefficients, (*rows, C, …, C, q, …, q) with N times C and N times q."""
-    alive: Tensor
-    """Whether a cell is alive, that is, has a finite score: (*rows, C, …, C)."""
-    axes: int
-    """N."""
+    table: Tensor  # Legendre coefficients, (*rows, C, …, C, q, …, q) with N times C and N times q
+    alive: Tensor  # whether a cell is alive, that is, has a finite score: (*rows, C, …, C)
+    axes: int  # N
 
     @classmethod
     def through(cls, values: Float[Tensor, "*batch n"], axes: int, nodes: int) -> "Interpolant":
@@ -273,8 +270,7 @@ def _pick(field: Tensor, index: Tensor) -> Tensor:
 class Ends:
     """Ends of the support of each row along the first axis of an interpolant, found without gradient."""
 
-    points: Float[Tensor, "..."]
-    """(2, *rows, N): points of the support with least and greatest first coordinate."""
+    points: Float[Tensor, "..."]  # (2, *rows, N): points of the support with least and greatest first coordinate
     rate: Float[Tensor, "..."]
     """(2, *rows): 1/slope of the score along the first axis; 0 for an end that does not move with the score."""
     panels: int
@@ -315,13 +311,10 @@ class Ends:
 class SupportRule:
     """Nodes of the outer axes, and the lines along the last axis through these nodes, with rows (*outer, *batch)."""
 
-    outer: list[Tensor]
-    """Node coordinates on each outer axis: (M₁, *batch), then (M₂, M₁, *batch)."""
-    weight: Tensor
-    """Weight of each line, (…, M₂, M₁, *batch)."""
+    outer: list[Tensor]  # node coordinates on each outer axis: (M₁, *batch), then (M₂, M₁, *batch)
+    weight: Tensor  # weight of each line, (…, M₂, M₁, *batch)
     lines: Lines
-    part_nodes: int
-    """Nodes per live part of a line."""
+    part_nodes: int  # nodes per live part of a line
 
     def parts(self, normalizer: Float[Tensor, "*batch"], alpha: Tensor) -> Parts:
         """Live parts of all lines for A = `normalizer` of each batch member."""
@@ -336,12 +329,12 @@ class SupportRule:
 
     def mass(self, normalizer: Float[Tensor, "*batch"], alpha: Tensor) -> Float[Tensor, "*batch"]:
         """∫ exp_{2−α}(f − A) over the box, with A = `normalizer`."""
-        return self.total(self.parts(normalizer, alpha).mass.flatten(-3).sum(-1))
+        return self.total(self.parts(normalizer, alpha).total)
 
     def mass_and_slope(self, normalizer: Tensor, alpha: Tensor) -> tuple[Tensor, Tensor]:
         """S = ∫ exp_{2−α}(f − A) over the box, and −dS/dA, with A = `normalizer`."""
         parts = self.parts(normalizer, alpha)
-        return self.total(parts.mass.flatten(-3).sum(-1)), self.total(mass_slope(self.lines, parts, alpha))
+        return self.total(parts.total), self.total(mass_slope(self.lines, parts, alpha))
 
 
 def find_ends(interpolant: Interpolant, normalizer: Float[Tensor, "*batch"], alpha: Tensor) -> list[Ends]:

@@ -19,16 +19,15 @@ from contmax.deformed import exp_beta
 from contmax.maps._threshold import power_on_support
 from contmax.numerics import (
     bracketed_root,
+    device_table,
     gauss_legendre,
     graded_rule,
     grading,
-    legendre_antiderivative,
     legendre_basis,
     legendre_coefficients,
     legendre_slope,
     legendre_sum,
     legendre_to_chebyshev,
-    slope_on_grid,
 )
 
 # Graded nodes per live part: the integral of xᵏ has an error below 1e-10 for every k ≥ 1/9.
@@ -47,14 +46,10 @@ class Lines:
 
     coefficients: Float[Tensor, "*rows C q"]
     alive: Bool[Tensor, "*rows C"]
-    half: Float[Tensor, "C"]
-    """Half the length of each cell."""
-    split: Float[Tensor, "*rows C"]
-    """Local coordinate of the first extremum in each cell; 0 without extremum."""
-    heights: Float[Tensor, "*rows C 3"]
-    """Score at local coordinates −1, split and 1, without gradient."""
-    turns: Int[Tensor, "*rows C"]
-    """Sign changes of the derivative on a grid in each cell."""
+    half: Float[Tensor, "C"]  # half the length of each cell
+    split: Float[Tensor, "*rows C"]  # local coordinate of the first extremum in each cell; 0 without extremum
+    heights: Float[Tensor, "*rows C 3"]  # score at local coordinates −1, split and 1, without gradient
+    turns: Int[Tensor, "*rows C"]  # sign changes of the derivative on a grid in each cell
 
     @classmethod
     def over(cls, coefficients: Tensor, alive: Tensor, half: Tensor) -> "Lines":
@@ -81,13 +76,11 @@ class Parts:
 
     start: Float[Tensor, "*rows C 2"]
     stop: Float[Tensor, "*rows C 2"]
-    start_moves: Bool[Tensor, "*rows C 2"]
-    """Whether the start is a crossing of the threshold."""
+    start_moves: Bool[Tensor, "*rows C 2"]  # whether the start is a crossing of the threshold
     stop_moves: Bool[Tensor, "*rows C 2"]
     local: Float[Tensor, "*rows C 2 n"]
     density: Float[Tensor, "*rows C 2 n"]
-    mass: Float[Tensor, "*rows C 2 n"]
-    """Quadrature weight times density at each node."""
+    mass: Float[Tensor, "*rows C 2 n"]  # quadrature weight times density at each node
 
     @property
     def total(self) -> Float[Tensor, "*rows"]:
@@ -218,7 +211,8 @@ def _series_root(value_and_slope: Tensor, threshold: Tensor, inside: Tensor, out
 def _extremum(coefficients: Tensor) -> tuple[Tensor, Tensor]:
     """Local coordinate where the derivative first changes sign (0 if nowhere), and the number of sign changes."""
     count = coefficients.shape[-1]
-    rises = slope_on_grid(coefficients) > 0
+    # The derivative at n + 1 equidistant points from −1 to 1.
+    rises = coefficients @ device_table("slope_on_grid", count, coefficients.device) > 0
     grid = torch.linspace(-1, 1, count + 1, dtype=coefficients.dtype, device=coefficients.device)
     turns = rises[..., 1:] != rises[..., :-1]
     first = turns.to(torch.int8).argmax(-1, keepdim=True)
@@ -283,7 +277,8 @@ def _share_of_piece(masses: Float[Tensor, "... n"], target: Float[Tensor, "..."]
     """The u in [0, 1] such that the share of a piece from 0 to grading(u) has the mass `target`."""
     nodes, weights = gauss_legendre(masses.shape[-1], masses.device)
     slope = legendre_coefficients(masses / weights)
-    value = legendre_antiderivative(slope)
+    # The antiderivative that vanishes at −1.
+    value = slope @ device_table("antiderivative", slope.shape[-1], slope.device)
     reached = value @ legendre_basis(nodes, value.shape[-1]).T
     passed = (reached < target[..., None]).sum(-1)
     pad = torch.nn.functional.pad  # writing a number into a GPU tensor waits for the GPU

@@ -131,13 +131,10 @@ def bracket_of(
 class UnitMeasure:
     """The change of variables between (f, A) and (f̃, Ã), scores and normaliser on a domain of measure one."""
 
-    top: Float[Tensor, "*batch"]
-    """max f over the samples, a constant that keeps the scores near zero."""
+    top: Float[Tensor, "*batch"]  # max f over the samples, a constant that keeps the scores near zero
     log_volume: Float[Tensor, ""]
-    alpha: Float[Tensor, "..."]
-    """α, broadcastable to the batch."""
-    empty: Bool[Tensor, "*batch"]
-    """Whether the score of a batch member is −inf everywhere."""
+    alpha: Float[Tensor, "..."]  # α, broadcastable to the batch
+    empty: Bool[Tensor, "*batch"]  # whether the score of a batch member is −inf everywhere
 
     @classmethod
     def of(cls, scores: Float[Tensor, "*batch n"], volume: Float[Tensor, ""], alpha: Tensor) -> "UnitMeasure":

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from contmax._typing import Bool, Float
 from contmax.deformed import exp_beta
 from contmax.maps._threshold import power_on_support
-from contmax.numerics import gauss_legendre, legendre_coefficients, legendre_slope, legendre_sum
+from contmax.numerics import gauss_legendre, legendre_coefficients, legendre_slope, legendre_sum, spread_points
 from contmax.prediction._live_parts import PART_NODES, Lines, live_parts, threshold_of
 from contmax.prediction._normalizer import UnitMeasure, normalizer_on_nodes
 
@@ -74,17 +74,6 @@ class HeldOut:
         exact, interpolated = self._densities(normalizer, alpha)
         ratio = torch.where(interpolated > 0, exact / torch.where(interpolated > 0, interpolated, 1), 1)
         return (ratio - 1).abs().mean(-1)
-
-
-def spread_points(count: int, axes: int, device: torch.device) -> Float[Tensor, "n N"]:
-    """Points that fill the unit box evenly and lie on no grid: fractional parts of multiples of irrationals."""
-    # The root of x^{N+1} = x + 1; its powers give a Kronecker sequence of low discrepancy.
-    root = 2.0
-    for _ in range(60):
-        root = (1 + root) ** (1 / (axes + 1))
-    step = torch.tensor([root**-axis for axis in range(1, axes + 1)], dtype=torch.float64, device=device)
-    index = torch.arange(1, count + 1, dtype=torch.float64, device=device)[:, None]
-    return (0.5 + index * step) % 1
 
 
 def report(misplaced: Float[Tensor, "*batch"], expected: float, domain: object, advice: str) -> None:
@@ -176,7 +165,8 @@ def refined(
 def _misplaced(read: Read, view: "View", noise: Noise) -> Float[Tensor, "*batch"]:
     """Misplaced mass, estimated from points between the nodes and from cells with several extrema."""
     alpha, alive, left, length = view.form.alpha, view.alive, view.left, view.right - view.left
-    local = 2 * spread_points(_HELD_OUT * len(left), 1, left.device).reshape(len(left), _HELD_OUT) - 1
+    index = torch.arange(1, _HELD_OUT * len(left) + 1, dtype=torch.float64, device=left.device)
+    local = 2 * spread_points(index, 1).reshape(len(left), _HELD_OUT) - 1
     points = left[:, None] + length[:, None] * (1 + local) / 2
     exact = read(points.flatten()).unflatten(-1, local.shape)
     coefficients = legendre_coefficients(view.scores)
@@ -210,8 +200,7 @@ def _read_cells(read: Read, left: Tensor, right: Tensor, count: int) -> Tensor:
 class View:
     """Samples of a score, and an estimate of its density: Ã, and the escort ∫p^{2−α}, which weights errors of f̃."""
 
-    values: Float[Tensor, "*batch C q"]
-    """Scores at the Gauss nodes of all cells, without gradient."""
+    values: Float[Tensor, "*batch C q"]  # scores at the Gauss nodes of all cells, without gradient
     left: Float[Tensor, "C"]
     right: Float[Tensor, "C"]
     form: UnitMeasure

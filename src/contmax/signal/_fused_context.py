@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from contmax._autograd import bare_apply
-from contmax._by_reference import gradients_by_reference, may_be_differentiated
+from contmax._autograd import bare_apply, gradients_by_reference, may_be_differentiated
 from contmax._eager import is_eager, without_autocast
 from contmax._torch_private import forward_mode_is_on
 from contmax.basis import GaussianBasis, MultivariateGaussianBasis
@@ -40,23 +39,14 @@ _OWN = {
 
 
 class _Given(NamedTuple):
-    """Arguments of the kernels besides values and density.
+    """Arguments of the kernels besides values and density."""
 
-    Args:
-        weights: G of the ridge fit, (L, K).
-        centre: centres of the functions, (K,) or (K, 2).
-        width: standard deviations (K,), or Cholesky factors (K, 2, 2).
-        k: 1/(α−1), ∞ for the Gaussian.
-        is_factor: whether the scale of the density is a Cholesky factor.
-        needs_slopes: whether location or scale need a gradient.
-    """
-
-    weights: Tensor
-    centre: Tensor
-    width: Tensor
-    k: float
-    is_factor: bool
-    needs_slopes: bool
+    weights: Tensor  # G of the ridge fit, (L, K)
+    centre: Tensor  # centres of the functions, (K,) or (K, 2)
+    width: Tensor  # standard deviations (K,), or Cholesky factors (K, 2, 2)
+    k: float  # 1/(α−1), ∞ for the Gaussian
+    is_factor: bool  # whether the scale of the density is a Cholesky factor
+    needs_slopes: bool  # whether location or scale need a gradient
 
 
 def fused_context(

@@ -33,14 +33,10 @@ class RidgeFit(NamedTuple):
     r"""Factored ridge regression at given positions: G = F (FᵀF + λ/V²·I)⁻¹ without forming G.
 
     A context needs only G r for one r: a linear system of K equations is solved once, whereas G takes L solutions.
-
-    Args:
-        design: F = ψ(t_ℓ), (*batch, L, K), in float64.
-        tril: Cholesky factor of FᵀF + λ/V²·I, (*batch, K, K).
     """
 
-    design: Tensor
-    tril: Tensor
+    design: Tensor  # F = ψ(t_ℓ), (*batch, L, K), in float64
+    tril: Tensor  # Cholesky factor of FᵀF + λ/V²·I, (*batch, K, K)
 
     def weights(self, dtype: torch.dtype) -> Tensor:
         """G, (*batch, L, K)."""
@@ -135,21 +131,13 @@ def solved(tril: Tensor, right: Tensor) -> Tensor:
 
 
 class Even(NamedTuple):
-    """Observations at the centres of equal cells of the unit interval or cube, and options of their ridge fit.
+    """Observations at the centres of equal cells of the unit interval or cube, and options of their ridge fit."""
 
-    Args:
-        length: L.
-        grid: sizes of a grid, row-major; or None.
-        penalty: λ.
-        dtype: dtype of the weights.
-        device: device of the weights.
-    """
-
-    length: int
-    grid: Sequence[int] | None
-    penalty: float
-    dtype: torch.dtype
-    device: torch.device
+    length: int  # L
+    grid: Sequence[int] | None  # sizes of a grid, row-major; or None
+    penalty: float  # λ
+    dtype: torch.dtype  # dtype of the weights
+    device: torch.device  # device of the weights
 
 
 def default_weights(basis: Basis, even: Even, mask: Tensor | None) -> Tensor:
@@ -258,16 +246,11 @@ class LengthTable(NamedTuple):
     Row 0 is zero, for masked observations. G_n begins at row 1 + n(n−1)/2 whatever L is, so that the table can grow. On
     the CPU the table holds only G_n for the n of masks so far. Elsewhere reading n from a mask would wait for the
     device, so the table holds G_n for all n up to the length of the masks.
-
-    Args:
-        rows: the stacked weights, (rows, K), computed in float64.
-        first: for each n, the row before the first row of G_n.
-        known: the n whose G_n is filled in.
     """
 
-    rows: Tensor
-    first: Tensor
-    known: frozenset[int]
+    rows: Tensor  # the stacked weights, (rows, K), computed in float64
+    first: Tensor  # for each n, the row before the first row of G_n
+    known: frozenset[int]  # the n whose G_n is filled in
 
     @classmethod
     def empty(cls, functions: Basis, even: Even) -> "LengthTable":

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from contmax._autograd import apply
+from contmax._autograd import apply, gradients_by_reference, refused_by_kernels, tangent_by_reference
 from contmax._backend import Backend, backend_of, triton_runs_on
-from contmax._by_reference import gradients_by_reference, refused_by_kernels, tangent_by_reference
 from contmax._eager import in_dtype, is_eager, wide_dtype, without_autocast
 from contmax._typing import Bool, Float
 from contmax.basis import Basis

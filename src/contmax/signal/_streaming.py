@@ -14,21 +14,13 @@ from contmax.signal._signal import Signal
 
 
 class _Sums(NamedTuple):
-    """Sums over observations H, (*batch, L, D), with design F = ψ(t_ℓ), (*batch, L, K), in float64.
+    """Sums over observations H, (*batch, L, D), with design F = ψ(t_ℓ), (*batch, L, K), in float64."""
 
-    Args:
-        gram: FᵀF, (*batch, K, K), or (K, K) for the whole batch.
-        cross: FᵀH, (*batch, K, D).
-        number: the number of unmasked observations, (*batch).
-        total: Σ_ℓ h_ℓ, (*batch, D).
-        squares: Σ_ℓ ‖h_ℓ‖², (*batch).
-    """
-
-    gram: Tensor
-    cross: Tensor
-    number: Tensor
-    total: Tensor
-    squares: Tensor
+    gram: Tensor  # FᵀF, (*batch, K, K), or (K, K) for the whole batch
+    cross: Tensor  # FᵀH, (*batch, K, D)
+    number: Tensor  # the number of unmasked observations, (*batch)
+    total: Tensor  # Σ_ℓ h_ℓ, (*batch, D)
+    squares: Tensor  # Σ_ℓ ‖h_ℓ‖², (*batch)
 
     def explained_variance(self, coefficients: Tensor) -> Tensor:
         r"""The share of the variance that coefficients B explain; inexact if the mean is large relative to the spread.

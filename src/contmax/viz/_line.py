@@ -26,15 +26,10 @@ _STEP = 1e-6
 
 @dataclass(frozen=True)
 class LineMember:
-    """One member of a batch of densities on the line.
+    """One member of a batch of densities on the line."""
 
-    Attributes:
-        density: the whole batch, in float64, with `validate_args` off.
-        place: the member's place in the flattened batch.
-    """
-
-    density: Distribution
-    place: int
+    density: Distribution  # the whole batch, in float64, with `validate_args` off
+    place: int  # the member's place in the flattened batch
 
     def _of(self, values: Tensor) -> Tensor:
         """The member's column (n,) of values (n, *batch), on the CPU."""
@@ -147,16 +142,11 @@ def line_members(density: Distribution, index: Index = (), shape: tuple[int, ...
 
 @dataclass(frozen=True)
 class TokenAttention:
-    """T rows of attention over L tokens, which divide the unit interval into cells of equal width.
-
-    Attributes:
-        weights: (T, L), T = 1 for a text, else a row for each target token; None if not given.
-        densities: a density for each row; None if not given.
-    """
+    """T rows of attention over L tokens, which divide the unit interval into cells of equal width."""
 
     tokens: list[str]
-    weights: Tensor | None
-    densities: list[LineMember] | None
+    weights: Tensor | None  # (T, L), T = 1 for a text, else a row for each target token; None if not given
+    densities: list[LineMember] | None  # a density for each row; None if not given
 
     @classmethod
     def of(

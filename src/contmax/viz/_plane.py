@@ -20,21 +20,13 @@ UNBOUNDED_SHARES = (0.5, 0.9)
 
 @dataclass(frozen=True)
 class MassEllipse:
-    """An ellipse that holds a share of the mass of a density, or of a component of a mixture.
+    """An ellipse that holds a share of the mass of a density, or of a component of a mixture."""
 
-    Attributes:
-        share: share of the mass, 1 for the support.
-        centre: the centre, in the coordinates of the density.
-        axis: unit vector along the longer half axis, in the coordinates of the density.
-        half_axes: lengths of the half axes, the longer first.
-        weight: weight of the component divided by the largest weight; 1 without a mixture.
-    """
-
-    share: float
-    centre: tuple[float, float]
-    axis: tuple[float, float]
-    half_axes: tuple[float, float]
-    weight: float
+    share: float  # share of the mass, 1 for the support
+    centre: tuple[float, float]  # the centre, in the coordinates of the density
+    axis: tuple[float, float]  # unit vector along the longer half axis, in the coordinates of the density
+    half_axes: tuple[float, float]  # lengths of the half axes, the longer first
+    weight: float  # weight of the component divided by the largest weight; 1 without a mixture
 
     @property
     def angle(self) -> float:

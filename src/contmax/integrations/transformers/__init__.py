@@ -13,7 +13,7 @@ head learn its own.
 
 from contmax.integrations.transformers._attention import ContinuousPooling as ContinuousPooling
 from contmax.integrations.transformers._attention import EntmaxLogitsProcessor as EntmaxLogitsProcessor
-from contmax.integrations.transformers._caches import KeyPagesCache as KeyPagesCache
+from contmax.integrations.transformers._attention import KeyPagesCache as KeyPagesCache
 from contmax.integrations.transformers._registration import AlphaSchedule as AlphaSchedule
 from contmax.integrations.transformers._registration import make_alpha_learnable as make_alpha_learnable
 from contmax.integrations.transformers._registration import register as register

@@ -1,4 +1,4 @@
-"""Entmax for models of `transformers`: attention with exact zeros, sampling of words, pooling of hidden states."""
+"""Entmax for models of `transformers`: attention with exact zeros, its cache, sampling of words, pooling of states."""
 
 from typing import Any
 
@@ -7,12 +7,12 @@ from huggingface_hub import PyTorchModelHubMixin
 from torch import Tensor
 from torch.distributions import Distribution
 from torch.nn import Module
-from transformers import LogitsProcessor
+from transformers import LogitsProcessor, PreTrainedConfig
+from transformers.cache_utils import DynamicCache, DynamicLayer
 
-from contmax.attention import entmax_attention
+from contmax.attention import KeyPages, entmax_attention
 from contmax.basis import GaussianBasis
-from contmax.integrations.transformers._caches import pages_of
-from contmax.integrations.transformers._layers import REFUSED, alpha_of, collects_attentions, refuse
+from contmax.integrations.transformers._layers import REFUSED, alpha_of, collects_attentions
 from contmax.maps import entmax
 from contmax.nn import ContinuousAttention
 
@@ -70,9 +70,12 @@ def entmax_attention_forward(
             restricts them further.
         options: arguments for other implementations.
     """
-    for name in REFUSED:
+    for name, meaning in REFUSED.items():
         if options.get(name) is not None:
-            refuse(module, name)
+            raise ValueError(
+                f"{type(module).__name__} uses {meaning} ({name}), which entmax attention does not support. Pass "
+                "another model, or leave out attn_implementation."
+            )
     queries, keys = query.shape[2], key.shape[2]
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
     packed = None
@@ -225,3 +228,49 @@ class EntmaxLogitsProcessor(LogitsProcessor):
             scores: logits of the next word, (B, V).
         """
         return entmax(scores, self.alpha).log()
+
+
+class _LayerWithPages(DynamicLayer):
+    """Keys and values of a layer. The tensor of keys it returns has the pages of the keys as attribute `key_pages`."""
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        before = self.keys if self.is_initialized else None
+        keys, values = super().update(key_states, value_states, *args, **kwargs)
+        pages = pages_of(before)
+        if pages is None:  # the first keys, or keys that were reordered or shortened since the last step
+            pages = KeyPages(keys)
+        else:
+            pages.append(key_states)
+        keys.key_pages = pages
+        return keys, values
+
+
+def pages_of(keys: Tensor | None) -> KeyPages | None:
+    """The pages of a tensor of keys that a cache has returned; None for any other tensor."""
+    return getattr(keys, "key_pages", None)
+
+
+class KeyPagesCache(DynamicCache):
+    r"""A cache for long texts: pages of keys that have no weight are not read, and the words are the same.
+
+    Layers with a sliding window have no pages. See :class:`contmax.KeyPages`.
+
+    Args:
+        config: the configuration of the model, which says which layers have a sliding window.
+
+    Example:
+        >>> import torch, transformers
+        >>> from contmax.integrations import transformers as entmax
+        >>> entmax.register()
+        >>> config = transformers.GPT2Config(vocab_size=50, n_embd=16, n_layer=2, n_head=2, eos_token_id=1)
+        >>> model = transformers.GPT2LMHeadModel._from_config(config, attn_implementation="entmax")
+        >>> cache = entmax.KeyPagesCache(model.config)
+        >>> words = torch.randint(2, 50, (1, 7))
+        >>> model.generate(words, past_key_values=cache, max_new_tokens=5, min_new_tokens=5, pad_token_id=0).shape
+        torch.Size([1, 12])
+    """
+
+    def __init__(self, config: PreTrainedConfig) -> None:
+        super().__init__(config=config)
+        layers: list[Any] = vars(self)["layers"]
+        self.layers = [_LayerWithPages() if type(layer) is DynamicLayer else layer for layer in layers]

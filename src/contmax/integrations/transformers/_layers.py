@@ -8,7 +8,7 @@ import inspect
 import re
 from collections.abc import Iterator, Sequence
 from numbers import Real
-from typing import Any, NoReturn, cast
+from typing import Any, cast
 
 from torch import Tensor
 from torch.nn import Module
@@ -148,14 +148,6 @@ def heads_of(layer: Any) -> int:
             if isinstance(number, int):
                 return number
     raise ValueError(f"{type(layer).__name__} does not tell how many heads it has, so α per head is not possible.")
-
-
-def refuse(layer: Module, name: str) -> NoReturn:
-    """Refuse a layer that passes an argument of `REFUSED`."""
-    raise ValueError(
-        f"{type(layer).__name__} uses {REFUSED[name]} ({name}), which entmax attention does not support. Pass another "
-        "model, or leave out attn_implementation."
-    )
 
 
 def require_settable(model: PreTrainedModel) -> None:

@@ -1,27 +1,28 @@
 """The operators of attention on a GPU, for α in (1, 2]: buffers for each call, and the launches that fill them."""
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
-from contmax.kernels.attention._gpu_call import AttentionCall, with_near_rows
-from contmax.kernels.attention._gpu_decoding_launches import Decoding, decoding, page_launches
+from contmax.kernels.attention._gpu_call import AttentionCall as AttentionCall
+from contmax.kernels.attention._gpu_call import with_near_rows
 from contmax.kernels.attention._gpu_launches import (
+    Decoding,
+    decoding,
     dense_gradients,
     dense_means,
     listed_gradients,
     listed_means,
     listing,
+    page_launches,
 )
-from contmax.kernels.attention._sizes import DecodingSizes, decoding_sizes
-from contmax.kernels.attention._tensors import (
+from contmax.kernels.attention._operators import (
     AttentionGradients,
     AttentionLists,
     AttentionOptions,
     Boxes,
     empty_attended,
 )
+from contmax.kernels.attention._sizes import DecodingSizes, decoding_sizes
 from contmax.kernels.rows._gpu_solve import NOTHING
 
 
@@ -49,11 +50,8 @@ def attend(
 def _list(call: AttentionCall, lists: AttentionLists) -> None:
     """Write candidate keys to `lists.keys`, their scores to `lists.weights`, and bounds to `lists.starts`."""
     plan = listing(call.kind)
-    real: dict[str, Any] = {"dtype": torch.float32, "device": call.query.device}
-    whole: dict[str, Any] = {"dtype": torch.int32, "device": call.query.device}
-    maxima, tiles = torch.empty(plan.maxima_shape, **real), torch.empty(plan.tiles_shape, **whole)
-    tile_counts, bits = torch.empty(plan.tiles_shape[:2], **whole), torch.empty(plan.bits_shape, **whole)
-    bounds = torch.empty((call.kind.all_heads, call.kind.queries), **real)
+    maxima, bounds = call.empty(torch.float32, plan.maxima_shape, (call.kind.all_heads, call.kind.queries))
+    tiles, tile_counts, bits = call.empty(torch.int32, plan.tiles_shape, plan.tiles_shape[:2], plan.bits_shape)
     found = (tiles, tile_counts, bits, bounds, *lists[:6])
     given = (call.query, call.key, call.mask, call.bias, call.limits)
     for find_maxima, list_keys, list_undecided in plan.blocks:
@@ -63,21 +61,13 @@ def _list(call: AttentionCall, lists: AttentionLists) -> None:
 
 
 def attend_backward(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    alpha: float | Tensor,
-    options: AttentionOptions,
-    lists: AttentionLists,
-    cotangent: Tensor,
-    needs_alpha: bool,
+    call: AttentionCall, lists: AttentionLists, cotangent: Tensor, needs_alpha: bool
 ) -> AttentionGradients:
     """The operator `attention_backward`."""
-    call = AttentionCall(query, key, value, alpha, options)
     g = with_near_rows(cotangent)
-    d_query, d_key, d_value = (x.new_empty(x.shape) for x in (query, key, value))
-    real: dict[str, Any] = {"dtype": torch.float32, "device": query.device}
-    d_alpha = torch.empty(query.shape[:3] if needs_alpha else (1,), **real)
+    d_query, d_key, d_value = (x.new_empty(x.shape) for x in (call.query, call.key, call.value))
+    sizes = (call.query.shape[:3] if needs_alpha else (1,), lists.states.shape[:2])
+    d_alpha, along = call.empty(torch.float32, *sizes)
     offsets = dense_key = dense_value = g  # placeholders, not read without lists
     if not lists.are_empty:
         cells_shape, rank, of_queries, of_keys = listed_gradients(call.kind, g.stride()[:3], needs_alpha)
@@ -94,10 +84,9 @@ def attend_backward(
             lists.dense, slopes, places, pairs, d_query, d_alpha,
         )  # fmt: skip
         del ranks, slopes
-        dense_key, dense_value = (torch.empty(x.shape, **real) for x in (d_key, d_value))
+        dense_key, dense_value = call.empty(torch.float32, d_key.shape, d_value.shape)
     # `dense_keys` finishes blocks of keys that are in no list. Of others it writes a part; `of_keys` adds the lists.
     of_blocks = (offsets, dense_key, dense_value, d_key, d_value)
-    along = torch.empty(lists.states.shape[:2], **real)
     tensors = (call.query, call.key, call.value, call.mask, call.bias, g, call.limits, call.alpha)
     solved = (lists.dense, lists.states, along, lists.shifts, lists.marks)
     dense_queries, dense_keys = dense_gradients(call.kind, g.stride()[:3], not lists.are_empty, needs_alpha)
@@ -108,33 +97,28 @@ def attend_backward(
     return AttentionGradients(d_query, d_key, d_value, d_alpha.sum((0, 2)) if needs_alpha else d_alpha.new_empty(0))
 
 
-def decode(query: Tensor, key: Tensor, value: Tensor, alpha: float | Tensor, options: AttentionOptions) -> Tensor:
+def decode(call: AttentionCall) -> Tensor:
     """The operator `decoding`."""
-    call = AttentionCall(query, key, value, alpha, options)
     plan = decoding(call.kind, _decoding_sizes(call))
-    real: dict[str, Any] = {"dtype": torch.float32, "device": query.device}
-    scores, maxima = torch.empty(plan.scores_shape, **real), torch.empty(plan.maxima_shape, **real)
+    scores, maxima = call.empty(torch.float32, plan.scores_shape, plan.maxima_shape)
     plan.score(call.query, call.key, call.mask, call.bias, call.limits, scores, maxima)
     return _decoded(call, plan, scores, maxima)
 
 
-def decode_by_pages(
-    query: Tensor, key: Tensor, value: Tensor, alpha: float | Tensor, options: AttentionOptions, boxes: Boxes
-) -> list[Tensor]:
+def decode_by_pages(call: AttentionCall, boxes: Boxes) -> list[Tensor]:
     """The operator `decoding_by_pages`."""
-    call = AttentionCall(query, key, value, alpha, options)
     sizes, pages = _decoding_sizes(call, boxes.size), boxes.low.shape[2]
     low, high = with_near_rows(boxes.low), with_near_rows(boxes.high)
     if high.stride() != low.stride():
         low, high = low.contiguous(), high.contiguous()
     plan = decoding(call.kind, sizes, skips=True)
     of_pages = page_launches(call.kind, sizes, boxes.size, pages, boxes.first, low.stride()[:3])
-    real: dict[str, Any] = {"dtype": torch.float32, "device": query.device}
-    bounds = torch.empty((*query.shape[:3], pages), **real)
-    thresholds = torch.empty((*query.shape[:3], 1), **real)
-    chosen = torch.empty(bounds.shape, dtype=torch.uint8, device=query.device)
+    rows = call.query.shape[:3]
+    bounds, thresholds = call.empty(torch.float32, (*rows, pages), (*rows, 1))
+    (chosen,) = call.empty(torch.uint8, bounds.shape)
     # Keys that are not read look as if they were masked.
-    scores, maxima = (torch.full(x, NOTHING.value, **real) for x in (plan.scores_shape, plan.maxima_shape))
+    empty = call.empty(torch.float32, plan.scores_shape, plan.maxima_shape)
+    scores, maxima = (x.fill_(NOTHING.value) for x in empty)
     given = (call.mask, call.bias, call.limits)
     of_pages.bound(call.query, low, high, *given, bounds)
     of_pages.choose(bounds, chosen)
@@ -156,12 +140,9 @@ def _decoded(call: AttentionCall, plan: Decoding, scores: Tensor, maxima: Tensor
     """The means of the values, (B, H, Q, c), from all scores and tile maxima."""
     kind = call.kind
     out = call.query.new_empty((kind.batch, kind.heads, kind.queries, kind.value_channels))
-    real: dict[str, Any] = {"dtype": torch.float32, "device": out.device}
-    whole: dict[str, Any] = {"dtype": torch.int32, "device": out.device}
-    tiles, keys = torch.empty(plan.candidates_shape, **whole), torch.empty(plan.candidates_shape, **whole)
-    listed, parts = torch.empty(plan.candidates_shape, **real), torch.empty(plan.parts_shape, **real)
-    finished = torch.empty(plan.finished_shape, **whole)
-    states, totals = torch.empty((plan.scores_shape[0], 2), **real), torch.empty(plan.parts_shape[:2], **real)
+    tiles, keys, finished = call.empty(torch.int32, *[plan.candidates_shape] * 2, plan.finished_shape)
+    listed, states = call.empty(torch.float32, plan.candidates_shape, (plan.scores_shape[0], 2))
+    parts, totals = call.empty(torch.float32, plan.parts_shape, plan.parts_shape[:2])
     plan.solve(call.value, call.limits, call.alpha, scores, maxima, tiles, keys, listed, states, finished, out)
     plan.average(call.value, call.limits, call.alpha, scores, states, finished, parts, totals, out)
     return out

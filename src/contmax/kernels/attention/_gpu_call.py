@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from contmax.kernels.attention._operators import AttentionOptions, is_by_distance
 from contmax.kernels.attention._sizes import LIST_CAPACITY, TUNING, Tuning, width_of_block
-from contmax.kernels.attention._tensors import AttentionOptions, is_by_distance
 from contmax.kernels.gpu._launch import order_of, side_by_side
 
 # With a smaller scale, a moderate score could have a product ⟨q, k⟩ below −1e30, which means that a key is masked.
@@ -24,42 +24,27 @@ def with_near_rows(x: Tensor) -> Tensor:
 
 
 class AttentionKind(NamedTuple):
-    """Sizes, strides, dtypes and numbers of a call, without its tensors: calls of one kind share their launches.
+    """Sizes, strides, dtypes and numbers of a call, without its tensors: calls of one kind share their launches."""
 
-    Attributes:
-        batch, heads, groups, queries, keys: B, H, G, Q and L.
-        channels, value_channels: d and c.
-        strides: of query, key and value, along all axes but the last.
-        alpha: α, or None if α is a tensor with one number per head.
-        diagonal: query i may attend only keys j ≤ i + diagonal; None without a causal mask.
-        scale: factor of the products ⟨q, k⟩.
-        mask_strides, bias_strides: along sequences, heads, queries and keys; None without mask or bias.
-        has_lengths, has_spans: whether `lengths` or `spans` is given.
-        dtype: of query, key and value.
-        bias_dtype: of the bias; without one, of the queries.
-        device: index of the device.
-        tuning: sizes of blocks and options of launches.
-    """
-
-    batch: int
-    heads: int
-    groups: int
-    queries: int
-    keys: int
-    channels: int
-    value_channels: int
-    strides: tuple[tuple[int, ...], ...]
-    alpha: float | None
-    diagonal: int | None
-    scale: float
-    mask_strides: tuple[int, ...] | None
-    bias_strides: tuple[int, ...] | None
-    has_lengths: bool
-    has_spans: bool
-    dtype: torch.dtype
-    bias_dtype: torch.dtype
-    device: int
-    tuning: Tuning
+    batch: int  # B
+    heads: int  # H
+    groups: int  # G
+    queries: int  # Q
+    keys: int  # L
+    channels: int  # d
+    value_channels: int  # c
+    strides: tuple[tuple[int, ...], ...]  # of query, key and value, along all axes but the last
+    alpha: float | None  # α, or None if α is a tensor with one number per head
+    diagonal: int | None  # query i may attend only keys j ≤ i + diagonal; None without a causal mask
+    scale: float  # factor of the products ⟨q, k⟩
+    mask_strides: tuple[int, ...] | None  # along sequences, heads, queries and keys; None without a mask
+    bias_strides: tuple[int, ...] | None  # along sequences, heads, queries and keys; None without a bias
+    has_lengths: bool  # whether `lengths` is given
+    has_spans: bool  # whether `spans` is given
+    dtype: torch.dtype  # of query, key and value
+    bias_dtype: torch.dtype  # of the bias; without one, of the queries
+    device: int  # index of the device
+    tuning: Tuning  # sizes of blocks and options of launches
 
     @property
     def group(self) -> int:
@@ -146,6 +131,10 @@ class AttentionCall:
         tuning = TUNING.for_heads(width_of_block(max(channels, width)), query)
         storage = (query.dtype, self.bias.dtype, query.get_device())
         self.kind = AttentionKind(*sizes, strides, number, diagonal, scale, *extras, *storage, tuning)
+
+    def empty(self, dtype: torch.dtype, *shapes: tuple[int, ...]) -> list[Tensor]:
+        """Uninitialised tensors of these shapes, on the device of the call."""
+        return [torch.empty(shape, dtype=dtype, device=self.query.device) for shape in shapes]
 
 
 def _with_strides(bias: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, tuple[int, ...]]:

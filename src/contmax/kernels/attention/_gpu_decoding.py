@@ -49,25 +49,16 @@ ANY_LENGTH = ("span", "tiles", "row_blocks", "queries", "keys", "diagonal", "spa
 
 
 class Queries(NamedTuple):
-    """A block of queries of the heads that share one head of keys.
+    """A block of queries of the heads that share one head of keys."""
 
-    Attributes:
-        b, g: index of the sequence, and of the key head in it.
-        h, i: head and position of each query, int64.
-        row: index of each query among the B·H·Q queries, int64.
-        inside: whether each query exists.
-        ends: each query may attend only keys before this one.
-        end: the largest of `ends`.
-    """
-
-    b: Any
-    g: Any
-    h: Any
-    i: Any
-    row: Any
-    inside: Any
-    ends: Any
-    end: Any
+    b: Any  # index of the sequence
+    g: Any  # index of the key head in the sequence
+    h: Any  # head of each query, int64
+    i: Any  # position of each query, int64
+    row: Any  # index of each query among the B·H·Q queries, int64
+    inside: Any  # whether each query exists
+    ends: Any  # each query may attend only keys before this one
+    end: Any  # the largest of `ends`
 
 
 @triton.jit

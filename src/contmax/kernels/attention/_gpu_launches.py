@@ -5,9 +5,10 @@ from typing import Any, NamedTuple
 import torch
 
 from contmax._caches import cached
-from contmax.kernels._counting import blocks_of, power_of_two
+from contmax.kernels import blocks_of, power_of_two
 from contmax.kernels.attention._gpu_call import AttentionKind
 from contmax.kernels.attention._gpu_candidates import list_keys, list_undecided
+from contmax.kernels.attention._gpu_decoding import average_values, score_keys, solve_rows
 from contmax.kernels.attention._gpu_dense import attend_dense, solve_dense
 from contmax.kernels.attention._gpu_dense_backward import dense_keys_backward, dense_queries_backward
 from contmax.kernels.attention._gpu_listed import (
@@ -16,9 +17,10 @@ from contmax.kernels.attention._gpu_listed import (
     listed_queries_backward,
     rank_entries,
 )
+from contmax.kernels.attention._gpu_pages import bound_pages, bound_thresholds, choose_pages, score_pages
 from contmax.kernels.attention._gpu_tile_maxima import tile_maxima
-from contmax.kernels.attention._sizes import DENSE_ROWS
-from contmax.kernels.gpu._cached_launch import LAUNCHES, Launch, ReadyLaunch
+from contmax.kernels.attention._sizes import DENSE_ROWS, DecodingSizes
+from contmax.kernels.gpu._cached_launch import Launch, ReadyLaunch
 
 # Keys per block of `listed_keys_backward`, by which list entries are sorted.
 _KEY_BLOCK = 64
@@ -28,21 +30,23 @@ _LISTED_TOGETHER, _THREADS_OF_A_ROW, _MANY_MAXIMA = 16, 8, 256
 _LONG_TILE = 512
 # The most keys in undecided tiles of a row: L/_UNDECIDED_SHARE, or _FEW_UNDECIDED if that is more.
 _UNDECIDED_SHARE, _FEW_UNDECIDED = 16, 256
+# Decoding: the most candidates per row; then the numbers of tiles, values, spans, and scores of dense rows that are
+# loaded at a time.
+_CANDIDATES, _TILES, _VALUES, _SPANS, _CHUNK = 1024, 128, 64, 4, 2048
+# `solve_rows` gives a row one warp per _TILES_OF_A_WARP tiles, at least four warps, and at least eight if there are at
+# most _FEW_ROWS rows, about one per multiprocessor.
+_TILES_OF_A_WARP, _FEW_ROWS = 1024, 132
+# Pages per program of `bound_pages`.
+_BOUNDED = 32
 
 
 class Listing(NamedTuple):
-    """Launches that make candidate lists, and shapes of the buffers that they share.
+    """Launches that make candidate lists, and shapes of the buffers that they share."""
 
-    Attributes:
-        maxima_shape: (B·H, queries per block, tiles, 2), float32, for MAXIMA of `tile_maxima`.
-        tiles_shape: (B·H, programs, tiles rounded up to a power of two), int32, for TILES of `list_keys`.
-        bits_shape: (B·H, programs, threads per row · rows per program), int32, for BITS of `list_keys`.
-        blocks: for each block of queries the launches of `tile_maxima`, `list_keys` and `list_undecided`.
-    """
-
-    maxima_shape: tuple[int, ...]
-    tiles_shape: tuple[int, ...]
-    bits_shape: tuple[int, ...]
+    maxima_shape: tuple[int, ...]  # (B·H, queries per block, tiles, 2), float32, for MAXIMA of `tile_maxima`
+    tiles_shape: tuple[int, ...]  # (B·H, programs, tiles rounded up to a power of two), int32, for TILES of `list_keys`
+    bits_shape: tuple[int, ...]  # (B·H, programs, threads per row · rows per program), int32, for BITS of `list_keys`
+    # For each block of queries the launches of `tile_maxima`, `list_keys` and `list_undecided`.
     blocks: tuple[tuple[ReadyLaunch, ReadyLaunch, ReadyLaunch], ...]
 
 
@@ -51,7 +55,7 @@ def _width_of_tiles(kind: AttentionKind) -> int:
     return 64 * power_of_two(blocks_of(kind.keys, 16 * kind.tuning.most_tiles))
 
 
-@cached(LAUNCHES)
+@cached
 def listing(kind: AttentionKind) -> Listing:
     """The `Listing` of a kind, by blocks of queries whose tile maxima take up to `Tuning.bytes_of_maxima`."""
     tuning, queries = kind.tuning, kind.queries
@@ -122,7 +126,7 @@ def _threads_of_a_row(tiles: int) -> int:
     return min(_THREADS_OF_A_ROW * (2 if tiles > _MANY_MAXIMA else 1), tiles)
 
 
-@cached(LAUNCHES)
+@cached
 def listed_means(kind: AttentionKind) -> ReadyLaunch:
     """The launch of `attend_listed`."""
     rows = kind.tuning.listed_rows
@@ -131,7 +135,7 @@ def listed_means(kind: AttentionKind) -> ReadyLaunch:
     return launch_of(kind, attend_listed, programs, 1, kind.tuning.listed_registers, last_bits=last_bits, R=rows)
 
 
-@cached(LAUNCHES)
+@cached
 def dense_means(kind: AttentionKind, has_lists: bool, needs_gradient: bool) -> tuple[ReadyLaunch, ReadyLaunch]:
     """Launches of `solve_dense` and `attend_dense`; without lists all blocks are dense."""
     tuning, blocks = kind.tuning, (blocks_of(kind.queries, DENSE_ROWS), kind.all_heads)
@@ -142,7 +146,7 @@ def dense_means(kind: AttentionKind, has_lists: bool, needs_gradient: bool) -> t
     return solve, launch_of(kind, attend_dense, blocks, tuning.dense_warps, None, tuning.dense_stages, **dense)
 
 
-@cached(LAUNCHES)
+@cached
 def dense_gradients(
     kind: AttentionKind, cotangent: tuple[int, ...], has_lists: bool, needs_alpha: bool
 ) -> tuple[ReadyLaunch, ReadyLaunch]:
@@ -162,7 +166,7 @@ def dense_gradients(
     return of_queries, of_keys
 
 
-@cached(LAUNCHES)
+@cached
 def listed_gradients(
     kind: AttentionKind, cotangent: tuple[int, ...], needs_alpha: bool
 ) -> tuple[tuple[int, ...], ReadyLaunch, ReadyLaunch, ReadyLaunch]:
@@ -186,6 +190,76 @@ def listed_gradients(
         cells=cells, GROUPED=kind.group > 1, TOGETHER=tuning.together,
     )  # fmt: skip
     return (kind.all_groups, cells, key_blocks), rank, of_queries, of_keys
+
+
+class Decoding(NamedTuple):
+    """Launches of decoding, and shapes of the buffers that they share."""
+
+    scores_shape: tuple[int, ...]  # (B·H·Q, keys rounded up to whole blocks), float32
+    maxima_shape: tuple[int, ...]  # (B·H·Q, tiles), float32
+    candidates_shape: tuple[int, ...]  # (B·H·Q, _CANDIDATES), for TILES, KEYS and LISTED of `solve_rows`
+    finished_shape: tuple[int, ...]  # (B·G · programs along the queries,), int32
+    parts_shape: tuple[int, ...]  # (B·H·Q, spans, c), float32
+    score: ReadyLaunch  # of `score_keys`
+    solve: ReadyLaunch  # of `solve_rows`
+    average: ReadyLaunch  # of `average_values`
+
+
+@cached
+def decoding(kind: AttentionKind, sizes: DecodingSizes, skips: bool = False) -> Decoding:
+    """The `Decoding` of a kind; `skips`: whether pages of keys may be left unread."""
+    rows = kind.all_heads * kind.queries
+    wide = max(power_of_two(sizes.tiles), 64)
+    named: dict[str, Any] = {**sizes._asdict(), "ROWS": sizes.rows, "COLUMNS": sizes.columns, "WIDE": wide}
+    warps = min(max(8 if rows <= _FEW_ROWS else 4, wide // _TILES_OF_A_WARP), 32)
+    named |= {"CANDIDATES": _CANDIDATES, "SAMPLE": _CHUNK, "CHUNK": max(_CHUNK, 256 * warps)}
+    named |= {"TILES_TOGETHER": _TILES, "VALUES_TOGETHER": _VALUES, "SPANS_TOGETHER": _SPANS}
+    named["HIDES"] = skips or kind.mask_strides is not None or kind.bias_strides is not None
+    blocks = (sizes.spans, kind.all_groups, sizes.row_blocks)
+    return Decoding(
+        (rows, blocks_of(kind.keys, sizes.columns) * sizes.columns),
+        (rows, sizes.tiles),
+        (rows, _CANDIDATES),
+        (kind.all_groups * sizes.row_blocks,),
+        (rows, sizes.spans, kind.value_channels),
+        launch_of(kind, score_keys, blocks, 8, stages=3, **named),
+        launch_of(kind, solve_rows, (rows,), warps, **named),
+        launch_of(kind, average_values, blocks, 8, stages=3, **named),
+    )
+
+
+class PageLaunches(NamedTuple):
+    """Launches of `bound_pages`, `choose_pages`, `score_pages`, `bound_thresholds`, and of `score_pages` once more."""
+
+    bound: ReadyLaunch
+    choose: ReadyLaunch
+    score_first: ReadyLaunch
+    threshold: ReadyLaunch
+    score_others: ReadyLaunch
+
+
+@cached
+def page_launches(
+    kind: AttentionKind, sizes: DecodingSizes, page: int, pages: int, first: int, boxes: tuple[int, ...]
+) -> PageLaunches:
+    """The `PageLaunches` of a kind, for `pages` pages of `page` keys.
+
+    Each query reads `first` pages first. `boxes` are the strides of the boxes along sequences, heads and pages.
+    """
+    rows, wide = kind.all_heads * kind.queries, max(power_of_two(sizes.tiles), 64)
+    named: dict[str, Any] = {**sizes._asdict(), "ROWS": sizes.rows, "COLUMNS": sizes.columns, "WIDE": wide}
+    named |= dict(zip(("boxes_b", "boxes_h", "boxes_p"), boxes, strict=True))
+    named |= {"pages": pages, "first": first, "PAGE": page, "PAGES": _BOUNDED, "ALL_PAGES": power_of_two(pages)}
+    named["BLOCKS"] = power_of_two(sizes.span // sizes.columns)
+    blocks = (sizes.spans, kind.all_groups, sizes.row_blocks)
+    warps = min(max(4, wide // _TILES_OF_A_WARP), 32)
+    return PageLaunches(
+        launch_of(kind, bound_pages, (blocks_of(pages, _BOUNDED), *blocks[1:]), 4, **named),
+        launch_of(kind, choose_pages, (rows,), min(max(power_of_two(pages) // 512, 1), 16), **named),
+        launch_of(kind, score_pages, blocks, 8, stages=3, **named, IS_FIRST=True),
+        launch_of(kind, bound_thresholds, (rows,), warps, **named),
+        launch_of(kind, score_pages, blocks, 8, stages=3, **named, IS_FIRST=False),
+    )
 
 
 def _strides_of(cotangent: tuple[int, ...]) -> dict[str, int]:

@@ -31,43 +31,28 @@ _LARGE = tl.constexpr(1024.0)
 
 
 class Extras(NamedTuple):
-    """Scale, mask and bias of the scores of one head of queries.
+    """Scale, mask and bias of the scores of one head of queries."""
 
-    Attributes:
-        scale: factor of the products.
-        mask, bias: pointers to the head's mask and bias; `…_strides` are along queries and keys.
-        has_mask, has_bias: whether the pointers are read.
-    """
-
-    scale: Any
-    mask: Any
-    mask_strides: Any
-    has_mask: tl.constexpr
-    bias: Any
-    bias_strides: Any
-    has_bias: tl.constexpr
+    scale: Any  # factor of the products
+    mask: Any  # pointer to the head's mask
+    mask_strides: Any  # along queries and keys
+    has_mask: tl.constexpr  # whether the mask is read
+    bias: Any  # pointer to the head's bias
+    bias_strides: Any  # along queries and keys
+    has_bias: tl.constexpr  # whether the bias is read
 
 
 class Rows(NamedTuple):
-    """A dense block: DENSE_ROWS queries of one head.
+    """A dense block: DENSE_ROWS queries of one head."""
 
-    Attributes:
-        first: index of the first query among the queries of all heads, int64.
-        index: position of each query in its sequence.
-        inside: whether each query exists.
-        begins, ends: each query may attend keys begins … ends − 1; `begins` is read only if `has_spans`.
-        unmasked: scores of keys before this one need no mask, bias or shift.
-        shifts: pointer to the shift of the first row (`shift_of_rows`), read if `has_shifts`.
-    """
-
-    first: Any
-    index: Any
-    inside: Any
-    begins: Any
-    ends: Any
+    first: Any  # index of the first query among the queries of all heads, int64
+    index: Any  # position of each query in its sequence
+    inside: Any  # whether each query exists
+    begins: Any  # the first key that each query may attend, read only if `has_spans`
+    ends: Any  # the end of the keys that each query may attend
     has_spans: tl.constexpr
-    unmasked: Any
-    shifts: Any
+    unmasked: Any  # scores of keys before this one need no mask, bias or shift
+    shifts: Any  # pointer to the shift of the first row (`shift_of_rows`), read if `has_shifts`
     has_shifts: tl.constexpr
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from contmax._torch_private import constant_to_tracers
-from contmax.kernels._counting import blocks_of, power_of_two
+from contmax.kernels import blocks_of, power_of_two
 
 # The most entries of a candidate list: longer lists would cost as much as products of whole tiles.
 LIST_CAPACITY = 128
@@ -53,53 +53,35 @@ class Tuning:
 
     `warps` are warps per program, `stages` pipeline stages of loops, as ``num_stages``, and `registers` the most
     registers per thread; None leaves the number to the compiler.
-
-    Attributes:
-        most_tiles: the most tiles per row; it limits the memory of tile maxima.
-        bytes_of_maxima: the most bytes of tile maxima; inputs that need more are listed by blocks of queries.
-        abreast: the number of heads whose programs start interleaved (`block_and_head`).
-        maxima_abreast: `abreast` of `tile_maxima`.
-        rows, columns, warps, stages, registers: of `tile_maxima`: queries per program, keys per block, options;
-            float32, a mask or a bias lifts the limit of registers.
-        tile_stages: stages of `tile_maxima` where a block of keys is exactly four tiles.
-        list_warps, list_registers: of `list_keys`.
-        many_registers: registers of `list_keys` where rows have many tiles, which more threads share.
-        undecided_stages, undecided_registers: of `list_undecided`.
-        listed_rows, listed_registers: of `attend_listed`; only its longest lists, which are rare, need more registers.
-        gradient_rows, gradient_registers: of `listed_queries_backward`; `…_rows` are rows per program.
-        together, key_warps, key_stages: of `listed_keys_backward`: entries per product, options.
-        dense_columns, dense_warps: of kernels for dense blocks: keys per block, options.
-        dense_stages, dense_gradient_stages: stages of `solve_dense` and `attend_dense`, and of their gradients.
-        dense_registers: of `solve_dense` and `dense_queries_backward`.
     """
 
-    most_tiles: int = 512
-    bytes_of_maxima: int = 2**29
-    abreast: int = 64
-    maxima_abreast: int = 16
-    rows: int = 64
-    columns: int = 128
-    warps: int = 4
-    stages: int = 2
-    tile_stages: int = 3
-    registers: int = 128
-    list_warps: int = 4
-    list_registers: int = 168
-    many_registers: int = 128
-    undecided_stages: int = 2
-    undecided_registers: int = 128
-    listed_rows: int = 4
-    listed_registers: int = 64
-    gradient_rows: int = 8
-    gradient_registers: int | None = 96
-    together: int = 128
-    key_warps: int = 4
-    key_stages: int = 3
-    dense_columns: int = 64
-    dense_warps: int = 4
-    dense_stages: int = 3
-    dense_gradient_stages: int = 3
-    dense_registers: int | None = 168
+    most_tiles: int = 512  # the most tiles per row; it limits the memory of tile maxima
+    bytes_of_maxima: int = 2**29  # the most bytes of tile maxima; inputs that need more are listed by blocks of queries
+    abreast: int = 64  # the number of heads whose programs start interleaved (`block_and_head`)
+    maxima_abreast: int = 16  # `abreast` of `tile_maxima`
+    rows: int = 64  # `tile_maxima`: queries per program
+    columns: int = 128  # `tile_maxima`: keys per block
+    warps: int = 4  # of `tile_maxima`
+    stages: int = 2  # of `tile_maxima`
+    tile_stages: int = 3  # of `tile_maxima` where a block of keys is exactly four tiles
+    registers: int = 128  # of `tile_maxima`; float32, a mask or a bias lifts the limit
+    list_warps: int = 4  # of `list_keys`
+    list_registers: int = 168  # of `list_keys`
+    many_registers: int = 128  # of `list_keys` where rows have many tiles, which more threads share
+    undecided_stages: int = 2  # of `list_undecided`
+    undecided_registers: int = 128  # of `list_undecided`
+    listed_rows: int = 4  # `attend_listed`: rows per program
+    listed_registers: int = 64  # of `attend_listed`; only its longest lists, which are rare, need more registers
+    gradient_rows: int = 8  # `listed_queries_backward`: rows per program
+    gradient_registers: int | None = 96  # of `listed_queries_backward`
+    together: int = 128  # `listed_keys_backward`: entries per product
+    key_warps: int = 4  # of `listed_keys_backward`
+    key_stages: int = 3  # of `listed_keys_backward`
+    dense_columns: int = 64  # kernels for dense blocks: keys per block
+    dense_warps: int = 4  # of kernels for dense blocks
+    dense_stages: int = 3  # of `solve_dense` and `attend_dense`
+    dense_gradient_stages: int = 3  # of their gradients
+    dense_registers: int | None = 168  # of `solve_dense` and `dense_queries_backward`
 
     def for_heads(self, width: int, like: Tensor) -> "Tuning":
         """The tuning for heads of `width` channels, and tensors of the dtype and device of `like`."""
@@ -157,23 +139,14 @@ _TILES_OF_BLOCK, _MOST_TILES = 4, 2**15
 
 
 class DecodingSizes(NamedTuple):
-    """How decoding divides keys, and queries of the heads that share these keys, among programs.
+    """How decoding divides keys, and queries of the heads that share these keys, among programs."""
 
-    Attributes:
-        rows: queries per program.
-        row_blocks: programs along the queries.
-        columns: keys per block.
-        span: keys per program, a multiple of `columns`.
-        spans: programs along the keys.
-        tiles: tiles per row; each has columns // 4 keys.
-    """
-
-    rows: int
-    row_blocks: int
-    columns: int
-    span: int
-    spans: int
-    tiles: int
+    rows: int  # queries per program
+    row_blocks: int  # programs along the queries
+    columns: int  # keys per block
+    span: int  # keys per program, a multiple of `columns`
+    spans: int  # programs along the keys
+    tiles: int  # tiles per row; each has columns // 4 keys
 
 
 def decoding_sizes(

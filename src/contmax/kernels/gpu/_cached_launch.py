@@ -17,9 +17,6 @@ from contmax._torch_private import current_device, current_stream_of
 from contmax.kernels.gpu import _triton_private
 from contmax.kernels.gpu._triton_private import CompiledKernel, DirectCall
 
-# The most entries of each cache of launches, one per shape and layout of tensors.
-LAUNCHES = 1024
-
 
 def device_of(x: Tensor) -> contextlib.AbstractContextManager[object]:
     """A context that makes the device of x the current device, on which Triton launches."""
@@ -139,7 +136,7 @@ class ReadyLaunch:
             start(*grid, current_stream_of(self._device), *before, *addresses, *after)
 
 
-@cached(LAUNCHES)
+@cached
 def _compiled_kernels(*known: Any) -> dict[tuple[Any, ...], DirectCall]:
     """Compiled kernels by kinds of tensors: one dictionary for each function, its options and kinds of numbers."""
     return {}

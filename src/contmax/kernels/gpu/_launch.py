@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from contmax._caches import cached
-from contmax.kernels._counting import blocks_of, power_of_two
-from contmax.kernels.gpu._cached_launch import LAUNCHES
+from contmax.kernels import blocks_of, power_of_two
 
 
 class Rows(NamedTuple):
@@ -26,7 +25,7 @@ def as_rows(*tensors: Tensor) -> tuple[tuple[Tensor, ...], Rows]:
     return as_rows(*(x.contiguous() for x in tensors)) if rows is None else (tensors, rows)
 
 
-@cached(LAUNCHES)
+@cached
 def rows_of(shape: tuple[int, ...], strides: tuple[tuple[int, ...], ...]) -> Rows | None:
     """The `Rows` of tensors of one shape with these strides; None if the strides need more than three leading axes."""
     none = (0,) * len(strides)
@@ -50,13 +49,8 @@ def rows_of(shape: tuple[int, ...], strides: tuple[tuple[int, ...], ...]) -> Row
 MOST_SLICES = 2**28
 
 
-def fit_one_launch(rows: int, columns: int) -> bool:
-    """Whether 32 bits can number this many rows of `columns` elements, and their slices, in one launch."""
-    return rows <= _most_rows(columns)
-
-
-def _most_rows(columns: int) -> int:
-    """The most rows of one launch."""
+def most_rows(columns: int) -> int:
+    """The most rows of `columns` elements of one launch, which 32 bits can number with their slices."""
     return max(1, MOST_SLICES // blocks_of(columns, _SLICES_OF_FEW[0]))
 
 
@@ -72,11 +66,11 @@ def in_parts(launch: Callable[..., None], tensors: Sequence[Any], *others: Any) 
     x = tensors[0]
     columns = x.shape[-1]
     rows = x.numel() // columns
-    if fit_one_launch(rows, columns):
+    if rows <= most_rows(columns):
         launch(*tensors, *others)
         return
     length = x.shape[0]
-    each = _most_rows(columns) // (rows // length)
+    each = most_rows(columns) // (rows // length)
     # If one entry of the first axis alone has too many rows, divide the entry further.
     for part in range(length) if each == 0 else [slice(at, at + each) for at in range(0, length, each)]:
         in_parts(launch, [y[part] if isinstance(y, Tensor) else y for y in tensors], *others)

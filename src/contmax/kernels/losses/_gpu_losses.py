@@ -13,8 +13,8 @@ import triton.language as tl
 from torch import Tensor
 
 from contmax._caches import cached
-from contmax.kernels._counting import blocks_of, power_of_two
-from contmax.kernels.gpu._cached_launch import LAUNCHES, Launch
+from contmax.kernels import blocks_of, power_of_two
+from contmax.kernels.gpu._cached_launch import Launch
 from contmax.kernels.gpu._launch import CHUNK, Rows, as_rows, byte_mask, forward_block, laid_out, resolved, side_by_side
 from contmax.kernels.rows._gpu_maps import Kind, solve_by_lists
 from contmax.kernels.rows._gpu_row_loss import (
@@ -94,7 +94,7 @@ def _constants(kind: Kind) -> dict[str, int]:
     return {"K": kind.order, "HAS_MASK": kind.has_mask, "SMOOTHS": kind.smoothing > 0, "IS_SOFT": kind.is_soft}
 
 
-@cached(LAUNCHES)
+@cached
 def _short_losses(rows: Rows, kind: Kind) -> Launch:
     """The launch of `loss_rows`, for rows that fit on the chip."""
     block, width = forward_block(rows.columns, kind.order), statistics_width(rows.columns, kind.is_soft)
@@ -103,7 +103,7 @@ def _short_losses(rows: Rows, kind: Kind) -> Launch:
     return Launch(loss_rows, (blocks_of(rows.total, block.rows),), numbers, constants, block.warps)
 
 
-@cached(LAUNCHES)
+@cached
 def _gradient(rows: Rows, kind: Kind, width: int, step: int, needs_target: bool) -> Launch:
     """The launch of `loss_gradient`: `width` statistics per row, cotangents of stride `step` (0 if rows share one)."""
     chunk = min(CHUNK, max(power_of_two(rows.columns), 16))

@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from contmax.kernels._counting import blocks_of
+from contmax.kernels import blocks_of
 from contmax.kernels.gpu._cached_launch import Launch
 from contmax.kernels.gpu._launch import CHUNK, in_parts, order_of, side_by_side
 from contmax.kernels.losses._gpu_losses import write_gradients

@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from contmax.kernels._counting import blocks_of, power_of_two
+from contmax.kernels import blocks_of, power_of_two
 from contmax.kernels.gpu._cached_launch import Launch
 from contmax.kernels.gpu._launch import laid_out, order_of, side_by_side
 from contmax.kernels.losses._operators import LinearLoss, Supports

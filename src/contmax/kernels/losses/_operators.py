@@ -74,23 +74,14 @@ def row_losses_backward(
 
 
 class LinearLoss(NamedTuple):
-    """A linear layer, its inputs, and the loss of its logits W h + b.
+    """A linear layer, its inputs, and the loss of its logits W h + b."""
 
-    Attributes:
-        hidden: h, (T, D).
-        weight: W, (C, D), of the dtype of `hidden`.
-        bias: b, (C,), or None.
-        target: class ids y, (T,).
-        alpha: α in (0, 2].
-        smoothing: s in q = (1−s)·e_y + s·(uniform).
-    """
-
-    hidden: Tensor
-    weight: Tensor
-    bias: Tensor | None
-    target: Tensor
-    alpha: float
-    smoothing: float
+    hidden: Tensor  # h, (T, D)
+    weight: Tensor  # W, (C, D), of the dtype of `hidden`
+    bias: Tensor | None  # b, (C,), or None
+    target: Tensor  # class ids y, (T,)
+    alpha: float  # α in (0, 2]
+    smoothing: float  # s in q = (1−s)·e_y + s·(uniform)
 
     def of(self, tokens: slice) -> "LinearLoss":
         """The loss of a slice of the tokens."""
@@ -98,17 +89,12 @@ class LinearLoss(NamedTuple):
 
 
 class Supports(NamedTuple):
-    """For each token, the classes with mass, and their masses.
+    """For each token, the classes with mass, and their masses."""
 
-    Attributes:
-        places: class ids in ascending order, (T, CAPACITY), int32.
-        masses: p̂ of these classes, (T, CAPACITY), float32.
-        counts: the number of classes with mass, (T,), int32. Entries of a list from its count on are undefined; if the
-            count exceeds CAPACITY, all entries of the list are undefined.
-    """
-
-    places: Tensor
-    masses: Tensor
+    places: Tensor  # class ids in ascending order, (T, CAPACITY), int32
+    masses: Tensor  # p̂ of these classes, (T, CAPACITY), float32
+    # The number of classes with mass, (T,), int32. Entries of a list from its count on are undefined; if the
+    # count exceeds CAPACITY, all entries of the list are undefined.
     counts: Tensor
 
     @staticmethod

@@ -14,8 +14,8 @@ import triton.language as tl
 from torch import Tensor
 
 from contmax._caches import DeviceCache, cached
-from contmax.kernels._counting import blocks_of, power_of_two
-from contmax.kernels.gpu._cached_launch import LAUNCHES, Launch
+from contmax.kernels import blocks_of, power_of_two
+from contmax.kernels.gpu._cached_launch import Launch
 from contmax.kernels.gpu._launch import laid_out, resolved
 from contmax.kernels.means._gpu_any_rules import BELL_NODES, EDGE_NODES, bell, bell_reach, edges, tails
 from contmax.kernels.means._gpu_pairs import Gradients, Parameters
@@ -259,7 +259,7 @@ def rules_on(device: torch.device) -> tuple[Tensor, Tensor]:
     return bell, edges
 
 
-@cached(LAUNCHES)
+@cached
 def _launch_of_values(rows: int, columns: int, gap: float, per_row: bool) -> Launch:
     block, warps = _block(columns, _COLUMNS)
     kinds = {"PER_ROW": per_row, "COLUMNS": block}

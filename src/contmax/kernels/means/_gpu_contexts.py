@@ -14,8 +14,8 @@ import triton.language as tl
 from torch import Tensor
 
 from contmax._caches import cached
-from contmax.kernels._counting import blocks_of, power_of_two
-from contmax.kernels.gpu._cached_launch import LAUNCHES, Launch, ReadyLaunch
+from contmax.kernels import blocks_of, power_of_two
+from contmax.kernels.gpu._cached_launch import Launch, ReadyLaunch
 from contmax.kernels.gpu._launch import laid_out
 from contmax.kernels.means._gpu_line import LINE
 from contmax.kernels.means._gpu_pairs import launch_of
@@ -202,7 +202,7 @@ class Contexts:
         return by_values, by_loc, by_scale
 
 
-contexts_of = cached(LAUNCHES)(Contexts)
+contexts_of = cached(Contexts)
 """The cached :class:`Contexts` of these arguments."""
 
 
@@ -232,7 +232,7 @@ def _launches_of_contexts(shape: tuple[int, ...], strides: tuple[int, ...], slop
     return grid[1], launches
 
 
-@cached(LAUNCHES)
+@cached
 def _launch_of_gradients(shape: tuple[int, ...], shares: int, dimension: int, device: int) -> ReadyLaunch:
     """The launch of `contexts_bwd_kernel`.
 

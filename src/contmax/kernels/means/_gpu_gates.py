@@ -11,8 +11,8 @@ import triton.language as tl
 from torch import Tensor
 
 from contmax._caches import cached
-from contmax.kernels._counting import power_of_two
-from contmax.kernels.gpu._cached_launch import LAUNCHES, Launch
+from contmax.kernels import power_of_two
+from contmax.kernels.gpu._cached_launch import Launch
 from contmax.kernels.gpu._launch import laid_out, resolved
 
 
@@ -137,7 +137,7 @@ def _bytes(may: Tensor | None) -> Tensor | None:
     return None if may is None else may.view(torch.uint8)
 
 
-@cached(LAUNCHES)
+@cached
 def _launch(kernel: Any, rows: int, numbers: tuple[int | float, ...], **kinds: bool) -> Launch:
     """The launch of one program per row; numbers[1] is the length of a row."""
     block = power_of_two(int(numbers[1]))

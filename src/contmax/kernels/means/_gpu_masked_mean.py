@@ -11,8 +11,8 @@ import triton.language as tl
 from torch import Tensor
 
 from contmax._caches import cached
-from contmax.kernels._counting import blocks_of, power_of_two
-from contmax.kernels.gpu._cached_launch import LAUNCHES, Launch
+from contmax.kernels import blocks_of, power_of_two
+from contmax.kernels.gpu._cached_launch import Launch
 from contmax.kernels.gpu._launch import resolved
 
 _ROWS = 32
@@ -89,7 +89,7 @@ def masked_mean_backward(
     return by_weights, by_values
 
 
-@cached(LAUNCHES)
+@cached
 def _launch(kernel: Any, shape: tuple[int, ...], **kinds: bool) -> Launch:
     """The launch of a kernel on values of this shape, (B, L, D)."""
     batch, length, channels = shape

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from contmax._caches import cached
-from contmax.kernels._counting import blocks_of
-from contmax.kernels.gpu._cached_launch import LAUNCHES, Launch
+from contmax.kernels import blocks_of
+from contmax.kernels.gpu._cached_launch import Launch
 from contmax.kernels.gpu._launch import laid_out, resolved
 
 # μ and the scale of densities; α as a tensor, or None; μ_j, and σ_j or L_j, of functions (`means.gaussian_means`).
@@ -68,7 +68,7 @@ class Pairs:
         return by_loc, by_scale, loc.new_empty(0), *by_basis
 
 
-@cached(LAUNCHES)
+@cached
 def launch_of(family: Pairs, rows: int, columns: int, k: float, strides: tuple[int, ...] = (), **kinds: bool) -> Launch:
     """The launch for these numbers of densities and functions: of `backward` if strides of cotangents are given.
 

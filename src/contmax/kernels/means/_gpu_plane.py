@@ -14,7 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from contmax._caches import DeviceCache
-from contmax.kernels._counting import power_of_two
+from contmax.kernels import power_of_two
 from contmax.kernels.means._gpu_pairs import Pairs
 from contmax.kernels.means._gpu_scale_path import mean_and_slopes
 from contmax.kernels.means._gpu_windows import STEEPEST

@@ -25,9 +25,8 @@ def _family(name: str) -> Any:
     """The object or module with `values` and `gradients` of a family."""
     from contmax.kernels.means import _gpu_any_alpha, _gpu_line, _gpu_plane
 
-    return {LINE: _gpu_line.LINE, INTERVAL: _gpu_line.INTERVAL, ANY_ALPHA: _gpu_any_alpha, PLANE: _gpu_plane.PLANE}[
-        name
-    ]
+    families = {LINE: _gpu_line.LINE, INTERVAL: _gpu_line.INTERVAL, ANY_ALPHA: _gpu_any_alpha, PLANE: _gpu_plane.PLANE}
+    return families[name]
 
 
 def _means_like(loc: Tensor, _scale: Tensor, _index: Tensor | None, centre: Tensor, *_: Any) -> Tensor:

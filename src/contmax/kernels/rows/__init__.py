@@ -8,7 +8,7 @@ from types import ModuleType
 @functools.cache
 def on_cpu() -> ModuleType:
     """The module of row maps by numba, loaded when first needed: importing numba takes half a second."""
-    return importlib.import_module("contmax.kernels.rows._cpu_maps")
+    return importlib.import_module("contmax.kernels.rows._cpu_rows")
 
 
 @functools.cache

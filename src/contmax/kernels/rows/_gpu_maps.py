@@ -12,18 +12,18 @@ from torch import Tensor
 
 from contmax._backend import TRITON_DTYPES, Backend
 from contmax._caches import cached
-from contmax.kernels._counting import blocks_of
-from contmax.kernels.gpu._cached_launch import LAUNCHES, Launch, ReadyLaunch
+from contmax.kernels import blocks_of
+from contmax.kernels.gpu._cached_launch import Launch, ReadyLaunch
 from contmax.kernels.gpu._launch import (
     Rows,
     Sizes,
     as_rows,
     backward_block,
     byte_mask,
-    fit_one_launch,
     forward_block,
     in_parts,
     lists_of,
+    most_rows,
     order_of,
     rows_of,
     side_by_side,
@@ -216,7 +216,7 @@ def ready(x: Tensor, alpha: float, dtype: torch.dtype) -> ReadyRows | None:
     return _ready_rows(x.shape, x.stride(), x.dtype, dtype, x.get_device(), alpha)
 
 
-@cached(LAUNCHES)
+@cached
 def _ready_rows(
     shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype, to: torch.dtype, device: int, alpha: float
 ) -> ReadyRows | None:
@@ -227,7 +227,7 @@ def _ready_rows(
     if shape[-1] > _longest(kind) or (strides[-1] != 1 and shape[-1] != 1):
         return None
     rows = rows_of(shape, (strides, strides))
-    if rows is None or not fit_one_launch(rows.total, rows.columns):
+    if rows is None or rows.total > most_rows(rows.columns):
         return None
     return ReadyRows(ReadyLaunch(forward_of_rows(rows, kind), device), alpha, dtype, to, device)
 
@@ -247,7 +247,7 @@ def empty_rows(like: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.empty_like(like, dtype=dtype, memory_format=torch.contiguous_format)
 
 
-@cached(LAUNCHES)
+@cached
 def forward_of_rows(rows: Rows, kind: Kind) -> Launch:
     """The forward launch for rows that fit on the chip."""
     block = forward_block(rows.columns, kind.order)
@@ -257,7 +257,7 @@ def forward_of_rows(rows: Rows, kind: Kind) -> Launch:
     return Launch(forward_rows, (blocks_of(rows.total, block.rows),), numbers, kinds, block.warps)
 
 
-@cached(LAUNCHES)
+@cached
 def backward_of_rows(rows: Rows, step: int, kind: Kind, needs_alpha: bool) -> Launch:
     """The backward launch for rows that fit on the chip; `step` is the stride of cotangents along a row."""
     numbers = (rows.total, rows.columns, kind.epsilon, *rows.places, step)
@@ -267,7 +267,7 @@ def backward_of_rows(rows: Rows, step: int, kind: Kind, needs_alpha: bool) -> La
     return Launch(backward_rows, (blocks_of(rows.total, block.rows),), numbers, kinds, block.warps, contracts=True)
 
 
-@cached(LAUNCHES)
+@cached
 def _beyond_two(kernel: Any, rows: Rows, *numbers: float, **kinds: bool) -> Launch:
     """The launch of a kernel of `_gpu_beyond_two`; `numbers` are its last numbers, `kinds` its first constants."""
     each = 16 if rows.total > _MANY_ROWS else 1
@@ -275,7 +275,7 @@ def _beyond_two(kernel: Any, rows: Rows, *numbers: float, **kinds: bool) -> Laun
     return Launch(kernel, (blocks_of(rows.total, each),), numbers, {**kinds, "ROWS": each, "CHUNK": _CHUNK_BEYOND_TWO})
 
 
-@cached(LAUNCHES)
+@cached
 def _long_launches(rows: Rows, sizes: Sizes, kind: Kind, width: int) -> tuple[Launch, Launch]:
     """Launches of `list_scores` and `solve_long_rows`; `width` is the number of statistics per row."""
     kinds = {"K": kind.order, "PER_ROW": kind.alpha is None, "HAS_MASK": kind.has_mask}
@@ -289,7 +289,7 @@ def _long_launches(rows: Rows, sizes: Sizes, kind: Kind, width: int) -> tuple[La
     return list_them, Launch(solve_long_rows, (rows.total,), numbers, kinds, sizes.warps_when_solving)
 
 
-@cached(LAUNCHES)
+@cached
 def _long_backward_launches(
     rows: Rows, sizes: Sizes, step: int, kind: Kind, needs_alpha: bool
 ) -> tuple[Launch, Launch]:

@@ -43,13 +43,15 @@ from torch.distributions import (
 )
 
 from contmax._typing import Float
-from contmax.deformed import expm1_over, log1p_over, mean_u_exp
+from contmax.deformed import expm1_over, mean_u_exp
 from contmax.densities import Empirical, Triangular
 from contmax.densities._divergence import gaussian
 from contmax.densities._elliptical import Elliptical
+from contmax.densities._profile import log1p_quotient
 from contmax.densities._scale import DiagonalScale, Scale, relative_excess
 from contmax.losses._fenchel_young import register_fenchel_young
-from contmax.numerics import float64_of, log_gamma_ratio, log_gamma_ratio_slope
+from contmax.losses._row_losses import not_negative
+from contmax.numerics import float64_of, log1p, log_gamma_ratio, log_gamma_ratio_slope
 
 Number = float | Tensor
 
@@ -70,21 +72,13 @@ _STRETCH_MAX = 16.0
 
 @dataclass(frozen=True)
 class Summary:
-    """The moments and the shape of a target, in float64; its covariance is v·FFᵀ.
+    """The moments and the shape of a target, in float64; its covariance is v·FFᵀ."""
 
-    Attributes:
-        mean: ``(*batch, N)``.
-        factor: F, diagonal or triangular.
-        log_spread: ln v, broadcastable to ``(*batch)``.
-        shape: function from ε = α − 1 to η, the negentropy of the shape.
-        finite: where the covariance is finite, ``(*batch)``; None if it is finite everywhere.
-    """
-
-    mean: Float[Tensor, "*batch N"]
-    factor: Scale
-    log_spread: Float[Tensor, "..."]
-    shape: Callable[[Number], Number]
-    finite: Tensor | None = None
+    mean: Float[Tensor, "*batch N"]  # ``(*batch, N)``
+    factor: Scale  # F, diagonal or triangular
+    log_spread: Float[Tensor, "..."]  # ln v, broadcastable to ``(*batch)``
+    shape: Callable[[Number], Number]  # function from ε = α − 1 to η, the negentropy of the shape
+    finite: Tensor | None = None  # where the covariance is finite, ``(*batch)``; None if it is finite everywhere
 
 
 def elliptical_loss(prediction: Elliptical, target: Distribution) -> Float[Tensor, "*batch"]:
@@ -287,12 +281,12 @@ def _eta_of_beta_gaussian(gap: Number, order: Number, dim: int) -> Number:
         quotient = torch.where(near, slope, _secant(ratio, gap, torch.where(near, 1.0, order), dim))
     else:
         quotient = _mean_slope(gap, order, dim) if abs(order) < _ORDER_NEAR else _secant(ratio, gap, order, dim)
-    return ratio - half * (_LOG_2PI + _log1p((half + 1) * gap)) + quotient
+    return ratio - half * (_LOG_2PI + log1p((half + 1) * gap)) + quotient
 
 
 def _secant(ratio: Number, gap: Number, order: Number, dim: int) -> Number:
     """The fraction in :func:`_eta_of_beta_gaussian`; `ratio` is G(ε′)."""
-    return (ratio - log_gamma_ratio(gap / (1 + order), dim) - dim / 2 * _log1p(order)) / order
+    return (ratio - log_gamma_ratio(gap / (1 + order), dim) - dim / 2 * log1p(order)) / order
 
 
 def _mean_slope(gap: Number, order: Number, dim: int) -> Number:
@@ -308,18 +302,6 @@ def _slope(gap: Number, step: Number, dim: int) -> Number:
     """The derivative in ε of the numerator in :func:`_eta_of_beta_gaussian`, at 1 + ε = `step`."""
     inner = gap / step
     return (log_gamma_ratio_slope(inner, dim) * inner - dim / 2) / step
-
-
-def _log1p(x: Number) -> Number:
-    return torch.log1p(x) if isinstance(x, Tensor) else math.log1p(x)
-
-
-def _log1p_over(x: Number) -> Number:
-    if isinstance(x, Tensor):
-        return log1p_over(x)
-    if math.isinf(x):
-        return 0.0
-    return math.log1p(x) / x if x else 1.0
 
 
 def expm1_excess_over(x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
@@ -350,16 +332,6 @@ def tsallis_rate(y: Float[Tensor, "..."], gap: float | Tensor) -> Float[Tensor, 
     return torch.where(over, torch.inf, inner * expm1_over(gap * inner) / (1 + gap))
 
 
-def not_negative(x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-    """``x`` with negative values, which are rounding errors, set to 0; the gradient is that of ``x``.
-
-    Example:
-        >>> not_negative(torch.tensor([-1e-9, 2.0]))
-        tensor([0., 2.])
-    """
-    return x - x.detach().clamp(max=0)
-
-
 #: Families of targets, each with the function that computes its summary in closed form.
 _SUMMARIES: dict[type, Callable[[Any], Summary]] = {
     Elliptical: _of_elliptical,
@@ -375,11 +347,11 @@ _SUMMARIES: dict[type, Callable[[Any], Summary]] = {
     Triangular: lambda p: _of_line(
         p.loc.double(),
         (p.scale.double() / 6).sqrt(),
-        lambda order: -0.5 * math.log(6.0) - 0.5 * _log1p_over(0.5 * order),
+        lambda order: -0.5 * math.log(6.0) - 0.5 * log1p_quotient(0.5 * order),
     ),
     # At scale b, ∫p^α = (2b)^{1−α}/α.
     Laplace: lambda p: _of_line(
-        p.loc.double(), math.sqrt(2.0) * p.scale.double(), lambda order: -0.5 * math.log(2.0) - _log1p_over(order)
+        p.loc.double(), math.sqrt(2.0) * p.scale.double(), lambda order: -0.5 * math.log(2.0) - log1p_quotient(order)
     ),
     StudentT: _of_student,
     Independent: _of_independent,

@@ -28,7 +28,8 @@ from contmax.densities._divergence import gaussian
 from contmax.densities._elliptical import Elliptical
 from contmax.densities._line_rule import LineRule, landmarks_of
 from contmax.losses._fenchel_young import loss_between, register_fenchel_young
-from contmax.losses._pairs._elliptical import HEIGHT_SLACK, is_infinite, not_negative, order_of, tsallis_rate
+from contmax.losses._pairs._elliptical import HEIGHT_SLACK, is_infinite, order_of, tsallis_rate
+from contmax.losses._row_losses import not_negative
 
 # Tolerance of ∫p = 1 by the quadrature rule, wide enough for a ln p in float32.
 _MASS_SLACK = 1e-5
