@@ -44,26 +44,27 @@ class Bags:
 
 
 def load(data: BagsData) -> Splits:
-    """Read a file, take a fold to test, hold some of the other bags out for validation, normalise.
-
-    Features get mean 0 and deviation 1 over the instances of the training bags, without those for validation, and are
-    cut at ±3: some are 0 but for a few segments, where they would be up to 66.
-    """
+    """Read a file, take a fold to test, hold some of the other bags out for validation, normalise."""
     path = None if data.path is None else data.path / f"{data.name}.mat"
     file = existing_file(path, "a MATLAB file of bags (features, bag_ids, labels)", _ORIGINAL)
     bags = _read(file, file.stat().st_mtime_ns)
     parts = [bags[places] for places in divided(bags.labels.tolist(), data)]
-    instances = parts[0].features[parts[0].mask]
-    mean, deviation = instances.mean(0), instances.std(0)
-    # Of the 230 features 90 or more are the same in all instances.
-    scale = torch.where(deviation > 0, deviation, 1)
-
-    def normalised(part: Bags) -> Bags:
-        features = ((part.features - mean) / scale).clamp(-_LARGEST, _LARGEST)
-        return dataclasses.replace(part, features=features.float() * part.mask.unsqueeze(-1))
-
-    train, valid, test = map(normalised, parts)
+    mean, scale = _location_and_scale(parts[0])
+    train, valid, test = (_normalised(part, mean, scale) for part in parts)
     return Splits(train, valid, test, {"num_features": bags.features.shape[-1], "name": data.name})
+
+
+def _location_and_scale(bags: Bags) -> tuple[Tensor, Tensor]:
+    """Mean and deviation of each feature over all instances; 1 where a feature, like 90 of the 230, never varies."""
+    instances = bags.features[bags.mask]
+    mean, deviation = instances.mean(0), instances.std(0)
+    return mean, torch.where(deviation > 0, deviation, 1)
+
+
+def _normalised(bags: Bags, mean: Tensor, scale: Tensor) -> Bags:
+    """Deviations from the mean, cut: some features are 0 but for a few segments, where they would be up to 66."""
+    features = ((bags.features - mean) / scale).clamp(-_LARGEST, _LARGEST)
+    return dataclasses.replace(bags, features=features.float() * bags.mask.unsqueeze(-1))
 
 
 def divided(labels: Sequence[int], data: BagsData) -> tuple[list[int], list[int], list[int]]:
