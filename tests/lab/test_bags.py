@@ -45,7 +45,7 @@ def written(folder, name="elephant", **changed):
 
 
 def data(folder, **options):
-    return BagsData(path=folder, folds=FOLDS, **options)
+    return BagsData(path=folder, **{"folds": FOLDS, **options})
 
 
 def test_bags_are_read_padded_and_normalised_by_the_training_bags_alone(tmp_path):
@@ -69,6 +69,7 @@ def test_bags_are_read_padded_and_normalised_by_the_training_bags_alone(tmp_path
     ("changed", "options", "says"),
     [
         ({}, {"name": "wolf"}, "wolf.mat: no such file; pass the path of a MATLAB file of bags"),
+        ({}, {"folds": 1}, "--data.folds=1 leaves no bags to learn from; pass 2 or more"),
         ({}, {"fold": FOLDS}, "--data.fold=4, but there are 4 folds, numbered from 0; pass a smaller one"),
         ({"labels": None}, {}, "has no labels; a file of bags has features, bag_ids, labels"),
         ({"bag_ids": torch.ones(1, 3)}, {}, r"features, bag_ids and labels have sizes \(60, 5\), 3 and 60"),

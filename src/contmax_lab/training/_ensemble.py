@@ -186,7 +186,7 @@ class _Ensemble:
         self.best_loss = torch.full((count,), torch.inf, device=self.device)
         self.best_epoch = torch.zeros(count, dtype=torch.long, device=self.device)
         self.step, self.seconds = 0, 0.0
-        tried: Sequence[dict[str, float]] = self.training.tries or [{}]
+        tried: Sequence[dict[str, Any]] = self.training.tries or [{}]
         self.tries = [dataclasses.replace(self.training, **one) for one in tried]
         self.steps = self.training.epochs * len(self.tries)
         self._first = dict(self.best)

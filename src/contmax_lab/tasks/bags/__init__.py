@@ -8,11 +8,10 @@ import dataclasses
 from pathlib import Path
 from typing import Literal
 
-from jsonargparse.typing import NonNegativeInt, OpenUnitInterval, PositiveFloat, PositiveInt, restricted_number_type
+from jsonargparse.typing import NonNegativeInt, OpenUnitInterval, PositiveFloat, PositiveInt
 
 from contmax_lab.contract import Settings
-
-UpTo100Folds = restricted_number_type("UpTo100Folds", int, [(">", 1), ("<=", 100)])
+from contmax_lab.settings import UpTo100
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,7 +29,7 @@ class BagsData:
 
     path: Path | None = None
     name: str = "elephant"
-    folds: UpTo100Folds = 10  # type: ignore[valid-type]
+    folds: UpTo100 = 10
     repetition: NonNegativeInt = 0
     fold: NonNegativeInt = 0
     valid: OpenUnitInterval = 0.2

@@ -76,6 +76,8 @@ def divided(labels: Sequence[int], data: BagsData) -> tuple[list[int], list[int]
         >>> divided([0, 1] * 5, BagsData(folds=5, fold=2, valid=0.5))
         ([1, 2, 6, 9], [0, 3, 4, 5], [7, 8])
     """
+    if data.folds < 2:
+        raise LabError("--data.folds=1 leaves no bags to learn from; pass 2 or more")
     if data.fold >= data.folds:
         raise LabError(
             f"--data.fold={data.fold}, but there are {data.folds} folds, numbered from 0; pass a smaller one"
