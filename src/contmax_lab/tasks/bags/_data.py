@@ -74,7 +74,7 @@ def divided(labels: Sequence[int], data: BagsData) -> tuple[list[int], list[int]
 
     Example:
         >>> divided([0, 1] * 5, BagsData(folds=5, fold=2, valid=0.5))
-        ([1, 2, 6, 9], [0, 3, 4, 5], [7, 8])
+        ([1, 2, 3, 6], [0, 4, 7, 9], [5, 8])
     """
     if data.folds < 2:
         raise LabError("--data.folds=1 leaves no bags to learn from; pass 2 or more")
