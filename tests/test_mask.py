@@ -35,6 +35,7 @@ MASKED = {
     "moment head": lambda mask: nn.MomentHead(nn.DiscreteAttention(4))(VALUES, alpha=2.0, mask=mask),
     "windows": lambda mask: nn.WindowHead(nn.DiscreteAttention(4))(VALUES, alpha=2.0, mask=mask),
     "discrete": lambda mask: nn.DiscreteAttention(4)(VALUES, mask=mask),
+    "bags": lambda mask: nn.BagPooling(4)(VALUES, mask=mask),
     "combined": lambda mask: nn.CombinedAttention(nn.DiscreteAttention(4), LINE)(VALUES, mask=mask),
     "multihead": lambda mask: nn.MultiheadContinuousAttention(4, 2, LINE)(VALUES, VALUES, mask=mask),
 }

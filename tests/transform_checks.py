@@ -50,6 +50,10 @@ def by_position(attend: Any, values: Tensor, query: Tensor, mask: Tensor) -> Ten
     return attend(values, query, mask=mask)[0]
 
 
+def pooled(pool: Any, values: Tensor, query: Tensor, mask: Tensor) -> Tensor:
+    return pool(values, mask=mask)[0]
+
+
 def by_heads(attend: Any, values: Tensor, query: Tensor, mask: Tensor) -> Tensor:
     return attend(query, values, mask=mask, need_density=False)[0]
 
@@ -105,6 +109,8 @@ CASES = {
         lambda: nn.EntmaxAttention(D, 2), called, lambda: [drawn(1, 5, D), drawn(1, 7, D, seed=1)]
     ),
     "DiscreteAttention": Case(lambda: nn.DiscreteAttention(D, D, alpha=1.5), by_position, a_sequence),
+    "BagPooling": Case(lambda: nn.BagPooling(D), pooled, a_sequence),
+    "BagPooling, learned α": Case(lambda: nn.BagPooling(D, learnable=True), pooled, a_sequence),
     "given": Case(continuous(), given, a_sequence),
     "given, no mask": Case(continuous(alpha=1.5), given_without_mask, a_sequence),
     "given, learned α": Case(continuous(alpha=1.5, learnable=True), given, a_sequence),

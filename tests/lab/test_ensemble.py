@@ -92,8 +92,41 @@ def test_of_ties_the_first_weights_are_the_best(tmp_path):
     assert [(results["best_epoch"], results["epochs"]) for results in found] == [(4, 12)] * 2
 
 
+TRIES = ({"learning_rate": 0.01, "weight_decay": 0.0}, {"learning_rate": 0.03, "weight_decay": 2.0})
+TRIED = f"--training.tries={[*TRIES]}"
+
+
+def test_of_several_tries_the_best_weights_of_each_replica_are_kept(tmp_path):
+    common = ("--model.dropout=0", "--training.optimizer=adamw")
+    found = together(replicas(tmp_path, *common, TRIED), tmp_path / "tried")
+    alone = [
+        together(
+            replicas(tmp_path, *common, *(f"--training.{key}={x}" for key, x in one.items())), tmp_path / str(place)
+        )
+        for place, one in enumerate(TRIES)
+    ]
+    for place, results in enumerate(found):
+        best = min(range(2), key=lambda number: alone[number][place]["valid"]["loss"])
+        expected = alone[best][place]
+        assert results["test"] == pytest.approx(expected["test"], rel=1e-5)
+        assert results["try"] == {**TRIES[best], "epochs": expected["best_epoch"]}
+        assert results["steps"] == 24
+        curves = [Run(tmp_path / name / str(place)).history() for name in ("0", "1", "tried")]
+        losses = [[record["valid"]["loss"] for record in curve] for curve in curves]
+        assert losses[2] == pytest.approx(losses[0] + losses[1], rel=1e-5)
+
+
+def test_tries_are_for_ensembles_and_say_what_is_tried(tmp_path):
+    with pytest.raises(UsageError, match=r"training.tries are for tables .*: leave tries out"):
+        train(replicas(tmp_path, TRIED)[0], Run(tmp_path / "run"))
+    for wrong in ("[{learning_rate: 0.1}]", "[{learning_rate: 0, weight_decay: 1}]"):
+        with pytest.raises(UsageError, match=r"a positive learning_rate and a weight_decay in each of training.tries"):
+            together(replicas(tmp_path, f"--training.tries={wrong}"), tmp_path / "wrong")
+
+
 def test_a_stopped_ensemble_goes_on_bit_for_bit(tmp_path, monkeypatch):
-    made = replicas(tmp_path, "--model.dropout=0.5")
+    # It stops at the fourth evaluation, in the second try.
+    made = replicas(tmp_path, "--model.dropout=0.5", "--training.optimizer=adamw", TRIED)
     whole = together(made, tmp_path / "whole")
     assert whole[0]["valid"] != together(replicas(tmp_path, "--model.dropout=0"), tmp_path / "other")[0]["valid"]
 
@@ -103,7 +136,7 @@ def test_a_stopped_ensemble_goes_on_bit_for_bit(tmp_path, monkeypatch):
 
         def __bool__(self):
             self.asked += 1
-            return self.asked > 1
+            return self.asked > 7
 
         def __enter__(self):
             return self
@@ -112,7 +145,7 @@ def test_a_stopped_ensemble_goes_on_bit_for_bit(tmp_path, monkeypatch):
             pass
 
     monkeypatch.setattr(_ensemble, "stop_requests", Stop)
-    with pytest.raises(Interrupted, match="stopped at step 4, everything is saved"):
+    with pytest.raises(Interrupted, match="stopped at step 16, everything is saved"):
         together(made, tmp_path / "slices")
     monkeypatch.undo()
     again = together(made, tmp_path / "slices")

@@ -1,9 +1,11 @@
 """Differences between rows of a table, and the recipes that are stored beside them."""
 
 import copy
+import dataclasses
 import json
 import math
 import random
+import statistics
 
 import pytest
 from here import Here
@@ -48,6 +50,19 @@ def test_intervals_are_those_of_a_paired_t_test(count):
     assert (difference["low"], difference["high"]) == pytest.approx((expected.low, expected.high), rel=1e-9)
     assert difference["count"] == count
     assert list(entry["groups"]["seeds"]) == ["test.mse"]
+
+
+def test_intervals_of_folds_are_corrected_as_nadeau_and_bengio_do():
+    made = dataclasses.replace(table(Repetition(f"fold-{fold}", ()) for fold in range(10)), overlap=1 / 9)
+    found = outcomes(made, random.Random(0))
+    (entry,) = paired_differences(made, found)
+    of_row = [[r["test"]["mse"] for c, r in found if c.row.label == label] for label in ("Baseline", "Ours")]
+    differences = [ours - other for other, ours in zip(*of_row, strict=True)]
+    difference = entry["groups"]["seeds"]["test.mse"]
+    reach = stats.t.ppf(0.975, 9) * statistics.stdev(differences) * math.sqrt(1 / 10 + 1 / 9)
+    assert difference["mean"] == pytest.approx(statistics.fmean(differences))
+    assert difference["high"] - difference["mean"] == pytest.approx(reach, rel=1e-9)
+    assert difference["mean"] - difference["low"] == pytest.approx(reach, rel=1e-9)
 
 
 @pytest.mark.parametrize("degrees", [1, 2, 3, 4, 7, 30, 101])

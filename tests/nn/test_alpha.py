@@ -24,6 +24,7 @@ MODULES = {
     "entmax": (lambda **a: nn.Entmax(**a), lambda m: m(VALUES), lambda m: m),
     "loss": (lambda **a: nn.FenchelYoungLoss(**a), lambda m: m(VALUES[..., 0], TARGET), lambda m: m),
     "discrete": (lambda **a: nn.DiscreteAttention(4, **a), lambda m: m(VALUES)[0], lambda m: m),
+    "bags": (lambda **a: nn.BagPooling(4, **a), lambda m: m(VALUES)[0], lambda m: m),
     "continuous": (lambda **a: nn.ContinuousAttention(basis(), **a), lambda m: m(VALUES, PAIR)[0], lambda m: m),
     "combined": (
         lambda **a: nn.CombinedAttention(nn.DiscreteAttention(4), basis(), **a),
@@ -155,13 +156,13 @@ def test_a_head_on_the_plane_can_be_deferred():
 
 # Heads hold a continuous attention; compiled and exported they are in test_attention_contracts.
 @pytest.mark.graph
-@pytest.mark.parametrize("name", ["discrete", "continuous"])
+@pytest.mark.parametrize("name", ["discrete", "bags", "continuous"])
 def test_a_learned_alpha_compiles(name):
     make, call, part = MODULES[name]
     torch._dynamo.reset()
     module = make(alpha=1.4, learnable=True).double()
-    quiet = {} if name == "discrete" else {"need_density": False}
-    arguments = {"discrete": (VALUES,), "continuous": (VALUES, PAIR)}[name]
+    quiet = {"need_density": False} if name == "continuous" else {}
+    arguments = (VALUES, PAIR) if name == "continuous" else (VALUES,)
     compiled = torch.compile(module, fullgraph=True, backend="eager")(*arguments, **quiet)[0]
     torch.testing.assert_close(compiled, call(module))
     got = torch.autograd.grad(compiled.square().sum(), part(module).alpha_logit)

@@ -9,6 +9,7 @@ from docs_pages import DOCS, program
 import contmax
 from contmax.basis import GaussianBasis, MultivariateGaussianBasis
 from contmax.nn import (
+    BagPooling,
     CombinedAttention,
     ContinuousAttention,
     DiscreteAttention,
@@ -37,6 +38,17 @@ class Context(torch.nn.Module):
         return self.attend(values, **named, need_density=False)[0]
 
 
+class Pooled(torch.nn.Module):
+    """The pooled vectors alone, of bags with a mask."""
+
+    def __init__(self, pool):
+        super().__init__()
+        self.pool = pool
+
+    def forward(self, values, mask):
+        return self.pool(values, mask=mask)[0]
+
+
 CASES = {
     "given place, α = 1.5, masked": (
         lambda: Context(ContinuousAttention(LINE, alpha=1.5), "loc", "scale", "mask"),
@@ -50,6 +62,7 @@ CASES = {
     "given ellipse": (lambda: Context(ContinuousAttention(PLANE, grid=(3, 4)), "loc", "scale"), ELLIPSES),
     "learned ellipse": (lambda: Context(ContinuousAttention(PLANE, embed_dim=4, grid=(3, 4))), ()),
     "many queries": (lambda: Context(MultiheadContinuousAttention(4, 2, LINE), "values"), (torch.randn(2, 12, 4),)),
+    "bags": (lambda: Pooled(BagPooling(4)), (MASK,)),
     "combined": (lambda: Context(CombinedAttention(DiscreteAttention(4, alpha=1.5), LINE), "mask"), (MASK,)),
 }
 
@@ -95,6 +108,7 @@ TRACED = {
     "learned place": lambda x: ContinuousAttention(LINE, embed_dim=4)(x)[0],
     "gates": lambda x: GateHead(4)(x, alpha=2.0).mean,
     "discrete": lambda x: DiscreteAttention(4, alpha=1.5)(x)[0],
+    "bags": lambda x: BagPooling(4)(x)[0],
     "multihead": lambda x: MultiheadContinuousAttention(4, 2, LINE)(x, x)[0],
     "multihead entmax": lambda x: contmax.nn.EntmaxAttention(4, 2)(x, x, x)[0],
 }

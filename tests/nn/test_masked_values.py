@@ -5,6 +5,7 @@ import torch
 
 from contmax.basis import GaussianBasis, MultivariateGaussianBasis
 from contmax.nn import (
+    BagPooling,
     CombinedAttention,
     ContinuousAttention,
     DiscreteAttention,
@@ -46,6 +47,8 @@ def headed(head, dim, alpha=1.5):
     return ContinuousAttention(basis, alpha=alpha, head=head)
 
 
+# Their results are tensors; they take no positions.
+FINITE = ("discrete", "bags")
 MODULES = {
     "discrete": lambda dim: discrete(),
     "discrete, α = 1": lambda dim: discrete(1.0),
@@ -54,6 +57,9 @@ MODULES = {
     "discrete, dot": lambda dim: discrete(score="dot"),
     "discrete, queries": lambda dim: discrete(query_dim=WIDTH),
     "discrete, dot, queries": lambda dim: discrete(score="dot", query_dim=WIDTH),
+    "bags": lambda dim: BagPooling(WIDTH),
+    "bags, α = 1": lambda dim: BagPooling(WIDTH, alpha=1.0),
+    "bags, learned α": lambda dim: BagPooling(WIDTH, alpha=1.4, learnable=True),
     "combined": combined,
     "combined, α = 1": lambda dim: combined(dim, 1.0),
     "combined, gates": lambda dim: CombinedAttention(
@@ -78,12 +84,14 @@ def check(name, mask, where, filler):
     query = torch.randn(BATCH, QUERIES, WIDTH) if "queries" in name or name == "multihead" else None
     options = {"grid": (3, 4)} if where == "grid" else {}
     given, places = [torch.randn(BATCH, LENGTH, WIDTH)], [may]
-    if "positions" in where and not name.startswith("discrete"):
+    if "positions" in where and not name.startswith(FINITE):
         given.append(torch.rand(BATCH, LENGTH) if dim == 1 else torch.rand(BATCH, LENGTH, 2))
         places.append(may.squeeze(-1) if dim == 1 else may)
 
     def call(values, positions=None):
         named = options if positions is None else {"positions": positions}
+        if name.startswith("bags"):
+            return module(values, mask=mask)
         if name.startswith("discrete"):
             return module(values, query, mask=mask)
         if name == "multihead":
@@ -104,7 +112,7 @@ def test_values(name, mask, filler):
 
 @pytest.mark.parametrize("where", ["positions", "grid", "positions in the plane"])
 @pytest.mark.parametrize("mask", MASKS)
-@pytest.mark.parametrize("name", [name for name in MODULES if not name.startswith("discrete")])
+@pytest.mark.parametrize("name", [name for name in MODULES if not name.startswith(FINITE)])
 def test_values_and_positions(name, mask, where):
     if name == "pooled" and where == "positions in the plane":
         pytest.skip("a convolution in the plane needs a grid")
@@ -162,7 +170,7 @@ def test_padding_of_self_attention_does_not_reach_other_queries(alpha):
 
 @pytest.mark.usefixtures("triton_takes_cpu_tensors")
 @pytest.mark.parametrize("mask", MASKS)
-@pytest.mark.parametrize("name", ["gates", "combined, gates", "combined", "discrete"])
+@pytest.mark.parametrize("name", ["gates", "combined, gates", "combined", "discrete", "bags"])
 def test_triton(name, mask):
     check(name, MASKS[mask], "default", ALL)
 
@@ -175,20 +183,20 @@ class _Quiet(torch.nn.Module):
         self.module = module
 
     def forward(self, values, mask, positions=None):
-        is_finite = isinstance(self.module, DiscreteAttention | EntmaxAttention)
+        is_finite = isinstance(self.module, BagPooling | DiscreteAttention | EntmaxAttention)
         options = {} if is_finite else {"need_density": False, "positions": positions}
         found = self.module(values, mask=mask, **options)
         return found[0] if isinstance(found, tuple) else found
 
 
 @pytest.mark.graph
-@pytest.mark.parametrize("name", ["discrete", "moments", "combined, gates", "self-attention"])
+@pytest.mark.parametrize("name", ["discrete", "bags", "moments", "combined, gates", "self-attention"])
 def test_an_exported_module_takes_as_many_sequences_as_positions(name):
     module = _Quiet(EntmaxAttention(WIDTH, 2) if name == "self-attention" else MODULES[name](1)).eval()
     batch, length = torch.export.Dim("batch", min=2, max=64), torch.export.Dim("length", min=2, max=64)
     given = (torch.randn(BATCH, LENGTH, WIDTH), MASKS["of sequences"], torch.rand(BATCH, LENGTH))
     other = (torch.randn(6, 6, WIDTH), torch.rand(6, 6) > 0.4, torch.rand(6, 6))
-    count = 2 if name in ("discrete", "self-attention") else 3
+    count = 2 if name in ("discrete", "bags", "self-attention") else 3
     shapes = ({0: batch, 1: length},) * count
     program = torch.export.export(module, given[:count], dynamic_shapes=shapes).module()
     torch.testing.assert_close(program(*other[:count]), module(*other[:count]), rtol=1e-4, atol=1e-4)

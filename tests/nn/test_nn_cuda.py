@@ -33,6 +33,10 @@ def alone(attend, values, query, mask):
     return seen(attend(values, mask=mask, need_density=False))
 
 
+def bags(pool, values, query, mask):
+    return seen(pool(values, mask=mask))
+
+
 def by_position(attend, values, query, mask):
     return seen(attend(values, query, mask=mask))
 
@@ -56,6 +60,8 @@ D = 16
 CASES = {
     "discrete": (lambda: nn.DiscreteAttention(D, D, alpha=1.5), by_position),
     "discrete, learned α": (lambda: nn.DiscreteAttention(D, D, score="dot", alpha=1.5, learnable=True), by_position),
+    "bags": (lambda: nn.BagPooling(D), bags),
+    "bags, learned α": (lambda: nn.BagPooling(D, learnable=True), bags),
     "given, α = 1": (lambda: nn.ContinuousAttention(line(), alpha=1.0), given),
     "given, α = 1.5": (lambda: nn.ContinuousAttention(line(), alpha=1.5), given),
     "given, α = 2": (lambda: nn.ContinuousAttention(line()), given),

@@ -3,6 +3,7 @@
 from contmax.nn._continuous import CombinedAttention as CombinedAttention
 from contmax.nn._continuous import ContinuousAttention as ContinuousAttention
 from contmax.nn._entmax_attention import EntmaxAttention as EntmaxAttention
+from contmax.nn._finite import BagPooling as BagPooling
 from contmax.nn._finite import DiscreteAttention as DiscreteAttention
 from contmax.nn._finite import Entmax as Entmax
 from contmax.nn._finite import FenchelYoungLoss as FenchelYoungLoss

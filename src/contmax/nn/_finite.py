@@ -1,4 +1,4 @@
-"""Finite sets: maps, their loss, and attention over a set of values, as modules."""
+"""Finite sets: maps, their loss, attention over a set of values and pooling of a bag, as modules."""
 
 import math
 from collections.abc import Sequence
@@ -262,6 +262,62 @@ class DiscreteAttention(AlphaModule):
             return energies
         scaled: Tensor = (self.constant_query if queries is None else queries) / math.sqrt(self.embed_dim)
         return scaled @ values.mT if scaled.dim() == 3 else (values @ scaled.unsqueeze(-1)).squeeze(-1)
+
+
+class BagPooling(AlphaModule):
+    r"""A bag of instances without order → one vector: multiple-instance pooling that rules instances out exactly.
+
+    .. math:: z_\ell = w^\top\big(\tanh(V h_\ell) \odot \mathrm{sigmoid}(U h_\ell)\big), \qquad
+              p = \alpha\text{-entmax}(z), \qquad c = \sum_\ell p_\ell h_\ell
+
+    The weights move with the instances when these change places, and the pooled vector stays as it is. With α > 1 an
+    instance may get the weight 0: then the result does not depend on it at all. α = 1 is the gated attention of the
+    reference, whose weights are all positive. An empty bag gives zeros.
+
+    Args:
+        embed_dim: D, channels of the instances.
+        alpha: α > 0: 1 is softmax, 2 is sparsemax; a float or a tensor. A Parameter is learned as it is, without
+            bounds.
+        learnable: whether α is learned inside (1, 2), starting at `alpha`; see :class:`Entmax`.
+
+    Shape:
+        values (B, L, D), mask (L,) or (B, L); pooled (B, D), weights (B, L).
+
+    Example:
+        >>> import torch, contmax
+        >>> pool = contmax.nn.BagPooling(16)
+        >>> exists = torch.arange(9) < torch.tensor([[9], [4]])  # bags of nine and of four instances
+        >>> pooled, weights = pool(torch.randn(2, 9, 16), mask=exists)
+        >>> pooled.shape, weights.shape
+        (torch.Size([2, 16]), torch.Size([2, 9]))
+
+    Reference: Ilse, Tomczak & Welling 2018, gated attention.
+    """
+
+    _shown = ("embed_dim", "alpha")
+
+    def __init__(self, embed_dim: int, *, alpha: float | Tensor = 1.5, learnable: bool = False) -> None:
+        super().__init__(alpha, learnable=learnable)
+        self.embed_dim = embed_dim
+        self.content = torch.nn.Linear(embed_dim, embed_dim, bias=False)
+        self.gate = torch.nn.Linear(embed_dim, embed_dim, bias=False)
+        self.energy = torch.nn.Linear(embed_dim, 1, bias=False)
+
+    def forward(
+        self, values: Float[Tensor, "B L D"], *, mask: Bool[Tensor, "..."] | None = None
+    ) -> tuple[Float[Tensor, "B D"], Float[Tensor, "B L"]]:
+        """The pooled vectors, and the weights of the instances.
+
+        Args:
+            values: the instances of each bag.
+            mask: True = an instance of the bag, False = padding.
+        """
+        check_values(values, self.embed_dim, "values")
+        _check(values, None, None, mask)
+        seen = _with_zeros(values, None, mask)
+        gated = torch.tanh(self.content(seen)) * torch.sigmoid(self.gate(seen))
+        weights = entmax(self.energy(gated).squeeze(-1), self.alpha, mask=mask)
+        return weighted_mean(weights, seen), weights
 
 
 def _check(values: Tensor, per_query: Tensor | None, scores: Tensor | None, mask: Tensor | None) -> None:

@@ -120,11 +120,14 @@ class Table:
         start: what all rows begin with.
         baseline: label of the row that the others are compared with, repetition by repetition; empty = none. Only what
             is the same in both rows, such as the seed or the split, may make up a repetition.
+        overlap: size of a test part over that of the rest, where repetitions divide the same examples again, as folds
+            do: intervals of differences are corrected for what the repetitions share. 0 = they share nothing.
         together: whether the repetitions of a row, the same except for data and seed, are trained as one ensemble.
         shown: groups of repetitions that the text shows, each as a block of lines; empty = all, as columns. The file of
             results has all of them.
         readings: ways to read the paper's figures, name → metric of the paper → key of what was measured; for each of
             them and for each group the file of results says how far it is from the paper.
+        published: lines of others that were not trained here, label → group → metric → the figure as it is printed.
     """
 
     name: str
@@ -138,9 +141,11 @@ class Table:
     about: str = ""
     start: Start | None = None
     baseline: str = ""
+    overlap: float = 0.0
     together: bool = False
     shown: tuple[str, ...] = ()
     readings: dict[str, dict[str, str]] = dataclasses.field(default_factory=dict)
+    published: dict[str, dict[str, dict[str, float]]] = dataclasses.field(default_factory=dict)
 
     def cells(self) -> Iterator[Cell]:
         """All trainings; every row gets its first repetition before any gets its second."""

@@ -21,6 +21,9 @@ class TrainingConfig:
         optimizer_options: more options of the optimizer, e.g. {betas: [0.9, 0.98]}.
         learning_rate: largest learning rate, which the schedule lowers.
         weight_decay: L2 penalty (decoupled for adamw).
+        tries: learning_rate and weight_decay of trainings that follow each other from the same first weights, e.g.
+            [{learning_rate: 0.01, weight_decay: 0.1}]; of all of them, the weights with the best monitored metric are
+            kept. Only for tables whose repetitions are trained together. By default one, with the settings above.
         schedule: how the learning rate falls after the warm-up; with epochs by decay every decay_every epochs, with
             milestones by decay after each of the epochs decay_at, with plateau by decay after decay_every evaluations
             without a new best.
@@ -53,6 +56,7 @@ class TrainingConfig:
     optimizer_options: dict[str, Any] = dataclasses.field(default_factory=dict)
     learning_rate: PositiveFloat = 0.001
     weight_decay: NonNegativeFloat = 0.0
+    tries: list[dict[str, NonNegativeFloat]] = dataclasses.field(default_factory=list)
     schedule: Literal["constant", "cosine", "linear", "inverse_sqrt", "epochs", "milestones", "plateau"] = "constant"
     decay: PositiveFloat = 0.5
     decay_every: PositiveInt = 1

@@ -22,6 +22,7 @@ from contmax_lab.runs import Run, load_trained
 GROUP = "contmax_lab.tasks"
 # Name → package below tasks/: it holds what can be set, read without torch; TASK is in its _task.py.
 SHIPPED = {
+    "bags": "bags",
     "digits": "images/digits",
     "documents": "documents",
     "images": "images",

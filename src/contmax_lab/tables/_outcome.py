@@ -15,6 +15,11 @@ METHOD = (
     "taken. Mean of these differences, and in brackets Student's t interval of it, 95 %. Each interval stands for "
     "itself: of 20 rows that do not differ, one is expected to seem to."
 )
+CORRECTED = (
+    "The repetitions divide the same examples again and again, so that their differences are not independent: in the "
+    "intervals the variance of a mean is s²·(1/n + {overlap:.3g}) instead of s²/n, the corrected resampled t test of "
+    "Nadeau and Bengio 2003, where {overlap:.3g} is the size of a test part over that of the rest."
+)
 DISTANCE = (
     "Distance from the paper: root mean square, over all figures that it prints, of log(ours / the paper's), in per "
     "cent, ours being the mean over the repetitions; and of each metric by itself how many times the paper's figure "
@@ -38,7 +43,15 @@ def summary(table: Table, outcomes: Outcomes) -> list[dict[str, Any]]:
             "count": len(found),
         }
 
-    return [{"label": row.label, "paper": row.paper, "groups": _by_group(table, row, cell)} for row in table.rows]
+    def printed(figures: dict[str, dict[str, float]], group: str, metric: Metric) -> dict[str, Any]:
+        figure = figures.get(group, {}).get(metric.key)
+        return {"mean": None if figure is None else figure / metric.scale, "std": None, "count": 0}
+
+    ours = [{"label": row.label, "paper": row.paper, "groups": _by_group(table, row, cell)} for row in table.rows]
+    return ours + [
+        {"label": label, "paper": {}, "groups": {g: {m.key: printed(of, g, m) for m in table.metrics} for g in of}}
+        for label, of in table.published.items()
+    ]
 
 
 def _by_group(
@@ -155,10 +168,11 @@ def _mean_cell(entry: dict[str, Any], metric: Metric) -> str:
 def paired_differences(table: Table, outcomes: Outcomes) -> list[dict[str, Any]]:
     r"""How much each row differs from the one that it is compared with, by default the baseline of the table.
 
-    .. math:: \bar d \pm t_{n-1,\,.975}\; s_d / \sqrt n
+    .. math:: \bar d \pm t_{n-1,\,.975}\; s_d \sqrt{1/n + \rho}
 
-    where d are the n differences between the two rows in one repetition, and s their deviation. What two rows share in
-    a repetition, the split or the seed of the data order, cancels in their difference.
+    where d are the n differences between the two rows in one repetition, s their deviation, and ρ the `overlap` of the
+    table: 0, or, where repetitions divide the same examples, the ratio of Nadeau and Bengio 2003. What two rows share
+    in a repetition, the split or the seed of the data order, cancels in their difference.
 
     Returns:
         One mapping per row that is compared: ``label``, ``against``, and ``groups``: group → metric → ``mean``,
@@ -167,7 +181,7 @@ def paired_differences(table: Table, outcomes: Outcomes) -> list[dict[str, Any]]
 
     def cell(row: Row, group: str, key: str) -> dict[str, Any]:
         ours, others = (values(outcomes, label, group, key) for label in (row.label, row.against or table.baseline))
-        return _interval([ours[name] - others[name] for name in ours if name in others])
+        return _interval([ours[name] - others[name] for name in ours if name in others], table.overlap)
 
     return [
         {"label": row.label, "against": against, "groups": _by_group(table, row, cell, compared=True)}
@@ -216,13 +230,14 @@ def _share_within(angle: float, degrees: int) -> float:
     return (angle + inner) * 2 / math.pi if odd else inner
 
 
-def _interval(found: list[float]) -> dict[str, Any]:
+def _interval(found: list[float], overlap: float) -> dict[str, Any]:
     """The mean of differences, and Student's t interval of it."""
     count = len(found)
     mean = statistics.fmean(found) if found else None
     if mean is None or count < 2:
         return {"mean": mean, "low": None, "high": None, "count": count}
     reach = student_quantile((1 + CONFIDENCE) / 2, count - 1) * statistics.stdev(found) / math.sqrt(count)
+    reach *= math.sqrt(1 + count * overlap)
     return {"mean": mean, "low": mean - reach, "high": mean + reach, "count": count}
 
 

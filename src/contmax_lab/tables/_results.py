@@ -10,6 +10,7 @@ from contmax_lab.contract import Recipe, Table
 from contmax_lab.files import write_atomically
 from contmax_lab.recipes import SECTIONS, flattened
 from contmax_lab.tables._outcome import (
+    CORRECTED,
     DISTANCE,
     METHOD,
     Outcomes,
@@ -77,7 +78,8 @@ def summarised(table: Table, outcomes: Outcomes) -> dict[str, Any]:
     differences = paired_differences(table, outcomes)
     if differences:
         text = differences_text(table, differences)
-        found["differences"] = {"method": METHOD, "rows": differences, "text": text}
+        method = " ".join([METHOD, CORRECTED.format(overlap=table.overlap)]) if table.overlap else METHOD
+        found["differences"] = {"method": method, "rows": differences, "text": text}
     distances = distances_from_paper(table, outcomes)
     if distances:
         text = distances_text(table, distances)

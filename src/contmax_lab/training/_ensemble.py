@@ -38,6 +38,7 @@ from contmax_lab.training._saving import joined, section
 # These optimizers treat every number by itself, so that replicas in one tensor do not mix.
 _ELEMENTWISE = ("adam", "adamw", "sgd")
 _PARTS = ("train", "valid", "test")
+_TRIED = {"learning_rate", "weight_decay"}
 
 
 def train_together(recipes: Sequence[Recipe], runs: Sequence[Run], checkpoint: Path) -> None:
@@ -76,6 +77,8 @@ def _check(recipes: Sequence[Recipe]) -> None:
     needs = [f"training.{k}={v}; got {getattr(training, k)}" for k, v in wanted.items() if getattr(training, k) != v]
     if training.optimizer.lower() not in _ELEMENTWISE or training.schedule in ("epochs", "milestones", "plateau"):
         needs.append("adam, adamw or sgd, and a schedule that depends on the step alone")
+    if any(set(one) != _TRIED or not one["learning_rate"] > 0 for one in training.tries):
+        needs.append(f"a positive learning_rate and a weight_decay in each of training.tries; got {training.tries}")
     if needs:
         raise UsageError(f"training several models together needs {needs[0]}")
 
@@ -91,7 +94,7 @@ def _fit(ensemble: "_Ensemble", runs: Sequence[Run], checkpoint: Path) -> None:
         run.truncate_metrics(size)
     saved, records = time.monotonic(), list[list[dict[str, Any]]]()
     with stop_requests() as request:
-        while ensemble.step < training.epochs:
+        while ensemble.step < ensemble.steps:
             records.append(ensemble.advance())
             if request or time.monotonic() - saved > training.checkpoint_seconds:
                 write_checkpoint(checkpoint, ensemble.checkpoint(_append_metrics(runs, records)))
@@ -183,12 +186,26 @@ class _Ensemble:
         self.best_loss = torch.full((count,), torch.inf, device=self.device)
         self.best_epoch = torch.zeros(count, dtype=torch.long, device=self.device)
         self.step, self.seconds = 0, 0.0
-        is_recorded = can_be_recorded(self.training, self.device)
-        if self.parameters:
-            make = recordable_optimizer if is_recorded else make_optimizer
-            self.optimizer = make(self.task, nn.ParameterList(self.parameters.values()), self.training)
+        tried: Sequence[dict[str, Any]] = self.training.tries or [{}]
+        self.tries = [dataclasses.replace(self.training, **one) for one in tried]
+        self.steps = self.training.epochs * len(self.tries)
+        self._first = dict(self.best)
         self._training_losses = torch.compile(self._losses, dynamic=False) if self.training.compile else self._losses
+        if self.parameters:
+            self._begin_try(0)
+
+    def _begin_try(self, number: int) -> None:
+        """Begin again from the first weights, with the settings of that try."""
+        self._set_parameters(self._first)
+        is_recorded = can_be_recorded(self.training, self.device)
+        make = recordable_optimizer if is_recorded else make_optimizer
+        self.optimizer = make(self.task, nn.ParameterList(self.parameters.values()), self.tries[number])
         self._take_step: Callable[[], None] = RecordedStep(self._learn) if is_recorded else self._learn
+
+    @torch.no_grad()
+    def _set_parameters(self, values: dict[str, Tensor]) -> None:
+        for name, parameter in self.parameters.items():
+            parameter.copy_(values[name])
 
     # -- steps ---------------------------------------------------------------------------------------------------------
 
@@ -212,10 +229,14 @@ class _Ensemble:
         seed_everything(seed_for(self.recipes[0].seed, "ensemble", self.step), self.device)
         self.skeleton.train()
         self.loss_sum.zero_()
-        steps = min(training.evaluate_every, training.epochs - self.step)
-        for _ in range(steps):
+        done = self.step % training.epochs
+        if self.step and not done:
+            self._begin_try(self.step // training.epochs)
+        now = self.tries[self.step // training.epochs]
+        steps = min(training.evaluate_every, training.epochs - done)
+        for place in range(done, done + steps):
             for group in self.optimizer.param_groups:
-                set_rate(group, learning_rate(training, self.step, training.epochs) * group["pace"])
+                set_rate(group, learning_rate(now, place, training.epochs) * group["pace"])
             self._take_step()
             self.step += 1
         found, train = self._evaluated(), (self.loss_sum / steps).tolist()
@@ -289,6 +310,7 @@ class _Ensemble:
             **best,
             "last": last,
             "best_epoch": int(self.best_epoch[place]),
+            **self._chosen(place),
             "epochs": self.step,
             "steps": self.step,
             "processes": 1,
@@ -300,6 +322,13 @@ class _Ensemble:
                 "trained_together": len(self.recipes),
             },
         }
+
+    def _chosen(self, place: int) -> dict[str, Any]:
+        """The try with the best weights of one replica, and the epoch of it, where several were tried."""
+        if not self.training.tries:
+            return {}
+        number, epochs = divmod(int(self.best_epoch[place]) - 1, self.training.epochs)
+        return {"try": {**self.training.tries[number], "epochs": epochs + 1}}
 
     @torch.no_grad()
     def _measured(self, place: int, parameters: dict[str, Tensor], part: str) -> dict[str, float]:
@@ -327,11 +356,11 @@ class _Ensemble:
         tensors, state = checkpoint.tensors, checkpoint.state
         if state["replicas"] != len(self.recipes):
             raise UsageError(f"the checkpoint has {state['replicas']} replicas, not {len(self.recipes)}; delete it")
-        with torch.no_grad():
-            for name, parameter in self.parameters.items():
-                parameter.copy_(tensors[f"parameters.{name}"])
+        # The optimizer has to be that of the try under way; at the end of a try, the next step makes that of the next.
+        self.step, self.seconds = state["step"], state["seconds"]
+        self._begin_try(max(self.step - 1, 0) // self.training.epochs)
+        self._set_parameters(section(tensors, "parameters"))
         self.best = {name: tensor.to(self.device) for name, tensor in section(tensors, "best").items()}
         groups = self.optimizer.state_dict()["param_groups"]
         load_optimizer_state(self.optimizer, section(tensors, "optimizer"), {"plain": {}, "groups": groups})
         self.best_loss, self.best_epoch = (tensors[name].to(self.device) for name in ("best_loss", "best_epoch"))
-        self.step, self.seconds = state["step"], state["seconds"]

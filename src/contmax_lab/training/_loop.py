@@ -44,6 +44,11 @@ def train(recipe: Recipe, run: Run, *, resume: bool = False, test: bool = False)
         LabError: if data, disk, numbers or a checkpoint are bad; what was saved before is untouched.
         Interrupted: after Ctrl-C or SIGTERM, with everything saved.
     """
+    if recipe.training.tries:
+        raise UsageError(
+            "training.tries are for tables whose repetitions are trained together, by contmax reproduce; a training by "
+            "itself has one learning_rate and one weight_decay: leave tries out"
+        )
     accelerator = accelerator_for(recipe.training)
     with contextlib.ExitStack() as stack:
         if accelerator.is_main_process:
