@@ -17,7 +17,7 @@ from contmax.attention._arguments import Inputs, beside
 if TYPE_CHECKING:
     from contmax.attention._block_mask import Allowed
 
-# The limit of a window: wider than any sequence, while its sums with positions do not overflow.
+# Larger numbers in a window are clamped to this: it exceeds every sequence, and sums with positions do not overflow.
 _FAR = 2**40
 
 

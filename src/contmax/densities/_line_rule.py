@@ -207,7 +207,8 @@ class LineRule:
         x, w = (table.reshape(-1, *(1 for _ in shape)) for table in (nodes, weights))
         length = at[1:] - at[:-1]
         points, shares = _piece(at[:-1, None], length[:, None], x, w, window)
-        # An empty piece lies on a breakpoint, perhaps a kink of the density: evaluate the density just below it.
+        # An empty piece lies on a breakpoint, perhaps a kink of the density. `log_density` evaluates the density just
+        # below it, and `beside_bends` are points just above it.
         nudge = 1e-10 * self._reach + 1e-15 * torch.maximum(at[0].abs(), at[-1].abs()).detach()
         nudge = torch.where(length.detach() == 0, nudge, 0.0)[:, None]
         parts = [[x.flatten(0, 1) for x in (points, shares, points - nudge, points + nudge)]]

@@ -30,7 +30,7 @@ from contmax.numerics import unit_gauss_legendre
 
 # k for which windows are accurate in float32 too: (1 − y²)ᵏ is a polynomial, and of a low degree.
 _WINDOWED = (0.0, 1.0, 2.0, 3.0, 4.0)
-# A pair takes about 2 kB while gradients are computed.
+# While gradients are computed, a pair of a density and a basis function takes about 2 kB.
 _FEWEST_PAIRS = Fewest(on_cpu=2**13, elsewhere=2**17, saved=0)
 
 

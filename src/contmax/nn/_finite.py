@@ -314,7 +314,7 @@ class BagPooling(AlphaModule):
         """
         check_values(values, self.embed_dim, "values")
         _check(values, None, None, mask)
-        seen = _with_zeros(values, None, mask)
+        seen = unmasked(values, mask)
         gated = torch.tanh(self.content(seen)) * torch.sigmoid(self.gate(seen))
         weights = entmax(self.energy(gated).squeeze(-1), self.alpha, mask=mask)
         return weighted_mean(weights, seen), weights

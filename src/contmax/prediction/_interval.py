@@ -27,7 +27,8 @@ from contmax.prediction._prediction import LinePrediction
 from contmax.prediction._regularized_prediction import Score, checked_alpha, read_score, register_prediction
 from contmax.prediction._resolution import Noise, View, no_mass, refined, report
 
-# Halving stops at this share of an initial cell, so jumps of the score are located to this share of the domain.
+# Cells are halved down to this share of an initial cell, which is at most the domain. So jumps of the score are located
+# to within this share of the domain.
 _SLIVER = 2.0**-36
 # Misplaced mass that triggers a warning, and the advice in the warning.
 _WARNED = 1e-9

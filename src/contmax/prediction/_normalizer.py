@@ -129,7 +129,7 @@ def bracket_of(
 
 @dataclass(frozen=True)
 class UnitMeasure:
-    """The change of variables between (f, A) and (f̃, Ã), scores and normaliser on a domain of measure one."""
+    """The change of variables between (f, A), a score and its normaliser, and (f̃, Ã), those on a unit measure."""
 
     top: Float[Tensor, "*batch"]  # max f over the samples, a constant that keeps the scores near zero
     log_volume: Float[Tensor, ""]

@@ -74,7 +74,8 @@ def attend_backward(
         cells = torch.zeros(cells_shape, dtype=torch.int32, device=g.device)
         ranks = torch.empty(lists.keys.shape, dtype=torch.int16, device=g.device)
         rank(lists.keys, lists.counts, lists.dense, ranks, cells)
-        # `_gpu_listed` sorts cells by block of keys, then by block of rows: their offsets are cumulative counts.
+        # `cells` counts the listed entries of each cell, a pair of a block of rows and a block of keys. `_gpu_listed`
+        # sorts entries by block of keys, then by block of rows: cumulative counts are where each cell's entries end.
         offsets = cells.transpose(1, 2).reshape(-1).cumsum(0, dtype=torch.int32)
         del cells
         slopes, places = torch.empty_like(lists.weights), torch.empty_like(lists.keys)

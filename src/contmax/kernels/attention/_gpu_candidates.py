@@ -40,8 +40,9 @@ _STEPS = tl.constexpr(3)
 _CLOSER_STEPS = tl.constexpr(2)
 # Tile maxima of long rows are merged before a first bound is computed, but not to fewer than this.
 _FEWEST = tl.constexpr(64)
-# Marks of dense blocks, by the kernel that found them dense. `list_undecided` branches on the first mark, while
-# others of its programs write the second: threads that read before or after such a write branch alike.
+# Marks of dense blocks: which kernel found the block dense. Several programs of `list_undecided` share a block: one may
+# write the second mark while threads of another read it. So `list_undecided` tests for the first mark only: then all
+# threads of a program take the same branch, whether they read before or after the write.
 DENSE_BY_MAXIMA = tl.constexpr(1)
 DENSE_BY_LISTS = tl.constexpr(2)
 # A block is dense if more than this share of its keys may have mass, except that rows of up to _SHORTEST_WHOLE keys do

@@ -88,9 +88,10 @@ def _halved(first, second):
 
 @triton.jit
 def _take_block(x, first, second, counts, n, to, COLUMNS: tl.constexpr, WIDE: tl.constexpr):
-    """Merge a block of scores x, if it `counts`, into the maxima of its tiles, first and second; store complete maxima.
+    """Merge a block of scores x, from key n on, into the two largest scores of its tiles, `first` ≥ `second`.
 
-    `to` is a pointer to the maxima, the offsets of the maxima of one block, and whether their rows exist.
+    If not `counts`, the block is skipped. Complete maxima are stored, and both start again at NOTHING. `to` has three
+    parts: a pointer to the maxima, the offsets of the maxima of one block, and whether their rows exist.
     """
     MAXIMA, at, stored = to
     if counts:

@@ -22,7 +22,8 @@ _FARTHEST = 1e12
 # σ_j²/(V + σ_j²) is at least this: functions below 1e-12 of the density's width would lose all digits at its edge.
 _LEAST = 1e-24
 _TWO_PI, _HALF_LOG_2PI = 2 * math.pi, 0.5 * math.log(2 * math.pi)
-# Numbers of the rule near α = 1 (|η| < NEAR_ONE), as in `contmax.expectations._scale_mean`.
+# The rule near α = 1, used where |η| < NEAR_ONE: the highest moment of the law, the number of nodes, and the radius of
+# the circle about s = 1 on which the nodes lie. `contmax.expectations._scale_mean` has the same numbers.
 NEAR_ONE, _MOMENTS, _CIRCLE, _RADIUS = 4e-3, 16, 16, 0.3
 _SHIFT = 8
 # Coefficients of asymptotic series: of ln Γ(w+¾)/Γ(w+¼), and of ln Γ, which is used from _STIRLING_FROM on.

@@ -53,7 +53,7 @@ def angle(x, y, size, f):  # type: ignore[no-untyped-def]
 
 @njit(fastmath=fast.CONTRACT, error_model="numpy")
 def sin_cos(x, f):  # type: ignore[no-untyped-def]
-    """Sine and cosine of x, to rounding up to |x| = 1e6, or 1e4 in float32."""
+    """Sine and cosine of x, exact to rounding for |x| ≤ 1e6 in float64, and for |x| ≤ 1e4 in float32."""
     n = np.floor(x * f(_QUARTERS_PER_RADIAN) + f(0.5))
     quarter = np.int32(n)
     r = ((x - n * f(_TURN_HIGH)) - n * f(_TURN_MIDDLE)) - n * f(_TURN_LOW)

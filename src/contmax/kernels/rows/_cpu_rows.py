@@ -139,7 +139,8 @@ def _finish(scores, j, row, w, p, r):  # type: ignore[no-untyped-def]
     else:
         lowest = p.dtype.type(row.lowest)
         expand_above(scores, j * np.uint64(scores.shape[1]), columns, lowest, w, j, factor, p, r * columns)
-    # Ω* = ⟨x, p⟩ − Ω_α(p), and log_{2−α} p = x − A on the support.
+    # With x the scores less their maximum, log_{2−α} p = x − A on the support. So Ω_α(p) = ⟨p, log_{2−α} p⟩/α is
+    # (⟨x, p⟩ − A)/α, and the result is ⟨x, p⟩ − Ω_α(p) = (ε⟨x, p⟩ + A)/α.
     return (row.epsilon * row.product / row.mass + normaliser(row)) / (row.epsilon + 1.0)
 
 

@@ -122,7 +122,8 @@ def list_scores(
             met = tl.maximum(top, tile_maximum)
             met = tl.where(met == -float("inf"), 0.0, met)
             more = soft_sums(y_soft[None, :], (x - met)[None, :], epsilon, K)
-            # `product` sums scores less the largest so far: when that grows, correct the part of earlier tiles.
+            # `product` is Σ target·(score − largest score so far): when the largest score grows, correct the sum of
+            # earlier tiles.
             product += mass * (origin - met) + more[2]
             origin = met
             mass += more[0]

@@ -58,7 +58,7 @@ class Kind(NamedTuple):
 
     @property
     def order(self) -> int:
-        """K of the kernels (`_gpu_solve`)."""
+        """K, the constant that chooses the code of the kernels (`order_of`); −1 if each row has its own α."""
         return -1 if self.alpha is None else order_of(self.alpha)
 
     @property
