@@ -54,14 +54,15 @@ class LabelledTask(Task):
     def measures(self, output: Answer, batch: Batch) -> dict[str, Tensor]:
         """Whether the class is right, or how far the number is off; and the share of observations that are attended."""
         target = batch["target"]
-        share = output.inside.sum(-1) / output.mask.sum(-1)
+        # A series may have no observation.
+        share = output.inside.sum(-1) / output.mask.sum(-1).clamp(min=1)
         if target.is_floating_point():
             return {"absolute_error": (output.scores - target).abs(), "attended": share}
         return {"accuracy": (output.scores.argmax(-1) == target).float(), "attended": share}
 
     def answer(self, output: Answer, batch: Batch, info: dict[str, Any]) -> str:
         """The likeliest classes, or the number; what is right; how much was attended."""
-        share = float(output.inside.sum() / output.mask.sum())
+        share = float(output.inside.sum() / output.mask.sum().clamp(min=1))
         return f"{said(output, info)}; the label is {truth(batch['target'], info)}\nattended: {share:.0%}"
 
     def predict(self, trained: TrainedRun, words: Sequence[str]) -> Prediction:
