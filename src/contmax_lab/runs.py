@@ -335,7 +335,7 @@ def load_trained(task: Task, folder: str | Path, overrides: Sequence[str] = (), 
     if results is None:
         command = shlex.join(["contmax", "train", str(run.config), "--folder", str(run.folder), "--resume"])
         raise LabError(f"{run.folder} is not finished; continue it: {command}")
-    splits = task.load(recipe.data, recipe.seed)
+    splits = recipe.load()
     model = task.build(recipe.model, splits)
     try:
         model.load_state_dict(read_checkpoint(run.weights).tensors)

@@ -109,7 +109,7 @@ def _check(options: argparse.Namespace) -> None:
     from contmax_lab.registry import load_recipe
 
     recipe = load_recipe(options.what, options.overrides, options.variant)
-    splits = recipe.task.load(recipe.data, recipe.seed)
+    splits = recipe.load()
     print(f"train {len(splits.train)}, valid {len(splits.valid)}, test {len(splits.test)} examples")
     for key, value in splits.info.items():
         if isinstance(value, int | float | str):

@@ -90,14 +90,19 @@ class _Training:
         self.recipe, self.run, self.accelerator, self.request, self.saver = recipe, run, accelerator, request, saver
         self.config = recipe.training
         self.task = recipe.task
-        self.splits = self.task.load(recipe.data, recipe.seed)
+        self.splits = recipe.load()
         for name, split in (("training", self.splits.train), ("validation", self.splits.valid)):
             if not len(split):
                 raise LabError(f"there are no {name} examples; check the section data of the recipe")
+        if self.config.monitor in self.task.rising and self.config.goal == "min":
+            told = f"training.monitor {self.config.monitor} is best where it is largest, but training.goal is min"
+            raise UsageError(f"{told}; pass --training.goal max")
         self.plan = Plan(self.config, recipe.seed, len(self.splits.train), self.task.lengths(self.splits.train))
         self.learner = Learner(recipe, self.splits, accelerator)
         self.position = _Position()
         self.best_weights: dict[str, Tensor] = {}
+        # Key of results.json → part of the data → what the task has found beside metrics.
+        self.told: dict[str, dict[str, Any]] = {}
         self._last_tick = self._last_save = time.monotonic()
 
     # -- checkpoints ---------------------------------------------------------------------------------------------------
@@ -224,15 +229,18 @@ class _Training:
             place.write(position.step, points)
 
     def _evaluated(self, part: str, *, final: bool = False) -> dict[str, float]:
-        """The metrics of the current weights; if these are final, texts that the task makes are stored too."""
+        """The metrics of the current weights; if these are final, what else the task makes is stored too."""
         batch_size = self.config.evaluation_batch_size or self.config.batch_size
-        kept = dict[str, str]() if final else None
+        kept, told = dict[str, str](), dict[str, Any]()
         data = getattr(self.splits, part), self.splits.info, batch_size
-        metrics = evaluate(self.learner.bare_model, self.task, *data, self.accelerator, final=final, kept=kept)
+        model = self.learner.bare_model
+        metrics = evaluate(model, self.task, *data, self.accelerator, final=final, kept=kept, told=told)
+        for name, found in told.items() if final else ():
+            self.told.setdefault(name, {})[part] = found
         bad = [name for name, value in metrics.items() if not math.isfinite(value)]
         if bad:
             raise diverged(f"{bad[0]} on held-out examples is {metrics[bad[0]]} after epoch {self.position.epoch}")
-        if kept and self.accelerator.is_main_process:
+        if final and kept and self.accelerator.is_main_process:
             self.run.keep(part, kept)
         return metrics
 
@@ -256,6 +264,7 @@ class _Training:
         """The results of a run that is done, to which those of its best weights on the test examples are added."""
         self.learner.load_weights(read_checkpoint(self.run.weights).tensors)
         results = {**done, "test": self._evaluated("test", final=True)}
+        results |= {name: {**done.get(name, {}), **parts} for name, parts in self.told.items()}
         if self.accelerator.is_main_process:
             self.run.write_results(results)
         self.accelerator.wait_for_everyone()
@@ -280,6 +289,7 @@ class _Training:
                 "seconds": round(position.seconds, 3),
                 "seconds_per_epoch": round(position.seconds / max(position.epoch, 1), 6),
             },
+            **self.told,
         }
         self.saver.wait()
         if self.accelerator.is_main_process:

@@ -74,7 +74,7 @@ class SeriesReader(nn.Module):
         hidden = hidden + F.gelu(self.second(self.dropout(hidden))) * there
         context, heads = self.attention(hidden.mT, mask=mask, positions=positions)
         scores = self.decision(torch.cat([self.dropout(context), batch["static"]], -1))
-        return Answer(scores, self.decision.deviation, heads, positions, mask)
+        return Answer(scores, self.decision.deviation, heads, positions, mask, self.decision.targets)
 
 
 def _draw(axis: Any, panel: Panel[Observed], row: int, theme: Theme) -> None:
