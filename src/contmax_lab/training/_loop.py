@@ -18,7 +18,7 @@ from contmax_lab.runs import Run
 from contmax_lab.training._batches import Loaded, Order, Plan
 from contmax_lab.training._evaluation import evaluate
 from contmax_lab.training._learner import Learner, diverged
-from contmax_lab.training._optimizer import load_optimizer_state, optimizer_state
+from contmax_lab.training._optimizer import learning_rate, load_optimizer_state, optimizer_state
 from contmax_lab.training._processes import StopRequest, accelerator_for, stop_requests
 from contmax_lab.training._progress import Display, TensorBoard, WeightsAndBiases, events_for
 from contmax_lab.training._saving import Saver, joined, section
@@ -27,7 +27,9 @@ from contmax_lab.training._saving import Saver, joined, section
 _REFUSALS = ("must be finite", "to satisfy the constraint")
 
 
-def train(recipe: Recipe, run: Run, *, resume: bool = False, test: bool = False) -> dict[str, Any]:
+def train(
+    recipe: Recipe, run: Run, *, resume: bool = False, test: bool = False, extend: bool = False
+) -> dict[str, Any]:
     """Train a recipe in a folder, from the start or from the last checkpoint.
 
     Args:
@@ -35,6 +37,8 @@ def train(recipe: Recipe, run: Run, *, resume: bool = False, test: bool = False)
         run: the folder.
         resume: go on where a run in that folder stopped; a run that is done returns its results.
         test: measure the best weights on the test examples at the end, also of a run that is done without that.
+        extend: with `resume`, a run that was begun with fewer epochs, or less patience, goes on, even if it is done;
+            and at its end it keeps what it needs for that, weights, best weights and the state of the optimizer.
 
     Returns:
         The content of results.json: ``valid``, ``test``, ``best_epoch``, ``epochs``, ``steps``, ``processes``,
@@ -48,24 +52,42 @@ def train(recipe: Recipe, run: Run, *, resume: bool = False, test: bool = False)
     with contextlib.ExitStack() as stack:
         if accelerator.is_main_process:
             stack.enter_context(run.claimed())
-            run.begin(recipe, resume=resume)
+            run.begin(recipe, resume=resume, extend=extend)
         accelerator.wait_for_everyone()
-        done = run.results()
-        if done is not None and not (test and run.is_untested()):
+        done, goes_on = run.results(), extend and run.is_extended_by(recipe)
+        if done is not None and not goes_on and not (test and run.is_untested()):
             return done
         request = stack.enter_context(stop_requests())
         training = _Training(recipe, run, accelerator, request, stack.enter_context(Saver(run)))
-        if done is not None:
+        if done is not None and not goes_on:
             return training.tested(done)
         training.restore()
+        if goes_on:
+            training.extend()
         try:
             training.fit()
-            return training.finish(test)
+            return training.finish(test, extendable=extend)
         except ValueError as error:
             if not any(words in str(error) for words in _REFUSALS):
                 raise
             why = " ".join(str(error).split())[:120]
             raise diverged(f"the training diverged after step {training.position.step}: {why} …") from None
+
+
+def extension_note(recipe: Recipe, run: Run) -> str:
+    """What `train` does with a run that the recipe makes longer, in a line; empty if it does not make it longer."""
+    if not run.is_extended_by(recipe) or not (history := run.history()):
+        return ""
+    now, begun, done = recipe.training, run.recipe(recipe.task).training, history[-1]["epoch"]
+    told = f"{run.folder} goes on after epoch {done}, now up to epoch {now.epochs}"
+    if begun.epochs == now.epochs or now.schedule not in ("cosine", "linear"):
+        return told
+    share = learning_rate(now, done, now.epochs) / now.learning_rate if not now.warmup_steps else None
+    rate = f", {share:.0%} of the highest" if share is not None else ""
+    return (
+        f"{told}; training.schedule {now.schedule} falls to 0 with the last epoch, so that the learning rate is now "
+        f"that of a training of {now.epochs} epochs{rate}. Trained so from the start, the result would be another one"
+    )
 
 
 @dataclasses.dataclass
@@ -126,6 +148,19 @@ class _Training:
         self.accelerator.wait_for_everyone()
         if self.accelerator.is_main_process:
             self.run.truncate_metrics(self.position.metrics_bytes)
+
+    def extend(self) -> None:
+        """Write down that the run becomes longer, once nothing can be in the way of that."""
+        patience, stale = self.config.patience, self.position.stale
+        if 0 < patience <= stale:
+            raise UsageError(
+                f"{self.run.folder} stopped early, after {self.position.epoch} epochs: training.patience is "
+                f"{patience}, and {stale} evaluations had no new best. More epochs alone change nothing; pass a larger "
+                "--training.patience too, or 0 for no early stop"
+            )
+        if self.accelerator.is_main_process:
+            self.run.extend(self.recipe)
+        self.accelerator.wait_for_everyone()
 
     def save(self) -> None:
         sums = self.learner.sums()
@@ -270,7 +305,7 @@ class _Training:
         self.accelerator.wait_for_everyone()
         return results
 
-    def finish(self, test: bool) -> dict[str, Any]:
+    def finish(self, test: bool, *, extendable: bool) -> dict[str, Any]:
         self.save()
         position = self.position
         self.learner.load_weights(self.best_weights)
@@ -293,6 +328,7 @@ class _Training:
         }
         self.saver.wait()
         if self.accelerator.is_main_process:
-            self.run.finish(Checkpoint(self.best_weights, {"best_epoch": position.best_epoch}), results)
+            best = Checkpoint(self.best_weights, {"best_epoch": position.best_epoch})
+            self.run.finish(best, results, extendable=extendable)
         self.accelerator.wait_for_everyone()
         return results
