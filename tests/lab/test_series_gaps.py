@@ -131,7 +131,13 @@ def test_a_channel_without_values_works_and_a_table_without_any_is_one_line(tmp_
     splits = loaded(tmp_path, lines)
     assert splits.info["channels"] == "x, y, z"
     batch = TASK.batch(splits.train, [0])
-    assert network_of(splits)(batch).scores.isfinite().all()
+    network = network_of(splits)
+    assert network(batch).scores.isfinite().all()
+    # Nothing was learned of it, so that later values of it matter to nothing.
+    later = table(tmp_path, [lines[0], "9,0,1,2,,a", "9,1,3,4,,a"], "later.csv")
+    known = table(tmp_path, [lines[0], "9,0,1,2,5,a", "9,1,3,4,7,a"], "known.csv")
+    found = [loaded(tmp_path, lines, validation=path).valid for path in (later, known)]
+    assert torch.equal(*(network(TASK.batch(part, [0])).scores for part in found))
     nothing = [re.sub(r"^(\d,\d),.*,(\w)$", r"\1,,,\2", line) for line in WIDE]
     with pytest.raises(LabError, match=r"a\.csv: no training series has any observation"):
         loaded(tmp_path, nothing)

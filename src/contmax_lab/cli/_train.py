@@ -84,6 +84,8 @@ def train(options: argparse.Namespace) -> None:
     results = train(recipe, run, resume=options.resume, test=options.test, extend=True)
     if not on_main_process():
         return
+    for remark in results.get("remarks", ()):
+        print(f"note: {remark}")
     for split in ("valid", "test"):
         if results.get(split):
             print(metrics_line(split, results[split]))

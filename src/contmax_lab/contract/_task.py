@@ -85,6 +85,7 @@ class Splits:
     Args:
         train, valid, test: anything with a length, as `Task.batch` understands it.
         info: what the model, an evaluation or a report must know of the data: classes, vocabulary, normalisation.
+            ``remarks`` are lines for people on what is unusual; data check and train print them.
     """
 
     train: Sized

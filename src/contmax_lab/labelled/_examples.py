@@ -16,6 +16,8 @@ from contmax_lab.errors import LabError, UsageError, nearest
 from contmax_lab.settings import LabelledData, Target
 
 T = TypeVar("T")
+# Classes are imbalanced where the most frequent one has this many times the examples of the rarest.
+_MUCH_RARER = 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,6 +144,30 @@ class Targets:
         return torch.tensor([known[label.text] for label in labels], dtype=torch.long)
 
 
+def imbalance(targets: Targets) -> list[str]:
+    """A line on classes that are much rarer than others, with advice; none where they are not.
+
+    Example:
+        >>> imbalance(Targets(("ill", "well"), counts=(10, 20)))
+        []
+        >>> print(*imbalance(Targets(("ill", "well"), counts=(4, 96))))
+        classes are imbalanced: ill has 4 of 100 training examples, well has 96; who always answers well is right in
+        96 %. Monitor a metric that does not forget rare classes, --training.monitor auprc --training.goal max, and
+        try --training.class_weights balanced
+    """
+    counts = targets.counts
+    if not counts or max(counts) < _MUCH_RARER * min(counts):
+        return []
+    (rare, few), (frequent, many) = (
+        (targets.classes[counts.index(count)], count) for count in (min(counts), max(counts))
+    )
+    return [
+        f"classes are imbalanced: {rare} has {few} of {sum(counts)} training examples, {frequent} has {many}; who "
+        f"always answers {frequent} is right in {100 * many / sum(counts):.0f} %. Monitor a metric that does not "
+        "forget rare classes, --training.monitor auprc --training.goal max, and try --training.class_weights balanced"
+    ]
+
+
 def _number(label: Label) -> float:
     return finite_number(label.text, "the label", label.place)
 
@@ -200,6 +226,7 @@ class Parts(Generic[E]):
             for examples in (self.train, self.valid, self.test)
         )
         targets = self.targets.counted(train.target)
+        info = {**info, "remarks": [*info.get("remarks", ()), *imbalance(targets)]}
         return Splits(train, valid, test, {"classes": targets.classes, "targets": targets, **info})
 
 

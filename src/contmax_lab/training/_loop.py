@@ -324,6 +324,7 @@ class _Training:
                 "seconds": round(position.seconds, 3),
                 "seconds_per_epoch": round(position.seconds / max(position.epoch, 1), 6),
             },
+            "remarks": [*self.splits.info.get("remarks", ())],
             **self.told,
         }
         self.saver.wait()

@@ -18,8 +18,9 @@ from contmax_lab.drawing import Theme
 from contmax_lab.errors import LabError, UsageError
 from contmax_lab.labelled import Answer, Decision, LabelledTask, Panel, PanelPicture, Targets, attention_over, said
 from contmax_lab.tasks.series import SETTINGS, SeriesModel
-from contmax_lab.tasks.series._data import Scale, Series, load
+from contmax_lab.tasks.series._data import load
 from contmax_lab.tasks.series._reading import read_series
+from contmax_lab.tasks.series._scale import Scale, Series
 
 # Positions of the observations, (L,); channels, (L, C); which of them were observed, (L, C).
 Observed = tuple[Tensor, Tensor, Tensor]
