@@ -102,6 +102,7 @@ def test_the_loss_is_the_weighted_cross_entropy_of_torch(data, wanted, weights):
     balanced = tuple((len(splits.train) / 2 / counts).tolist())
     weights = balanced if wanted == "balanced" else weights
     assert splits.info["targets"].weights == pytest.approx(weights)
+    assert (len(recipe(data).load().info["remarks"]), splits.info["remarks"]) == (1, [])
     network, batch = of.task.build(of.model, splits), of.task.batch(splits.train, range(len(splits.train)))
     output = network(batch)
     losses, weight = of.task.loss(output, batch)
@@ -144,8 +145,8 @@ def test_weighted_runs_are_measured_with_their_weights_and_exported(data, tmp_pa
     ("words", "says"),
     [
         (["--training.class_weights=[1,2,3]"], "has 3 numbers for 2 classes; pass one for each of faulty, sound"),
-        (["--training.class_weights=[1,-2]"], "class_weights"),
-        (["--training.class_weights=even"], "class_weights"),
+        (["--training.class_weights=[1,-2]"], "must be none or balanced, or a list, each a number above 0; got [1"),
+        (["--training.class_weights=even"], "must be none or balanced, or a list, each a number above 0; got even"),
         (["--training.class_weights=balanced", "--data.target=number", "--data.label=level"], "labels are numbers"),
     ],
 )

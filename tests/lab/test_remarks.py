@@ -36,7 +36,7 @@ def clinic(count=40, heat=37.0, hours=1.0, seed=0, rows=6, age=60, ward="north")
 
 
 def remarks(folder, lines=None, **keys):
-    data = SeriesData(train=table(folder, lines or clinic(), "train.csv"), static=["age", "ward"], **keys)
+    data = SeriesData(train=table(folder, lines or clinic(), "train.csv"), static="age,ward", **keys)
     return SERIES.load(data, 0).info["remarks"]
 
 
@@ -106,7 +106,7 @@ def test_a_channel_that_is_static_is_noted(tmp_path):
     data = SeriesData(train=table(tmp_path, changed(clinic(), "ward", lambda row: row[0])), static=["age"])
     (noted,) = SERIES.load(data, 0).info["remarks"]
     assert noted.startswith("with one value in each series: ward; ")
-    assert noted.endswith("pass --data.static [age,ward]")
+    assert noted.endswith("pass --data.static age,ward")
 
 
 def test_rare_classes_are_noted_with_advice_by_check_and_train(tmp_path, contmax):
@@ -170,7 +170,7 @@ def test_a_class_or_a_part_of_broken_images_is_one_line(tmp_path):
     (tmp_path / "t" / "disc").mkdir(parents=True)
     (tmp_path / "t" / "disc" / "x.png").write_text("no image")
     with pytest.raises(
-        LabError, match=r"all 1 images of a part of the data are broken, e\.g\. .*x\.png: cannot be read"
+        LabError, match=r"all images of a part of the data, 1, are broken, e\.g\. .*x\.png: cannot be read"
     ):
         IMAGES.load(ImagesData(train=pictures(tmp_path / "q", 4), test=tmp_path / "t", size=8, skip_broken=True), 0)
 

@@ -364,7 +364,7 @@ def test_a_run_on_dates_with_gaps_predicts_draws_and_is_exported(tmp_path, contm
     lines = train.read_text().splitlines()
     empty = [f"{number},2024-01-01,,,a,,f" for number in (20, 21)]
     table(tmp_path, [*lines, *empty])
-    keys = ["--data.train", train, "--data.static", "[age,sex]", "--folder", tmp_path / "run"]
+    keys = ["--data.train", train, "--data.static", "age,sex", "--folder", tmp_path / "run"]
     code, _, errors = contmax("train", "series", *keys, "--training.epochs=2", "--model.functions=6")
     assert (code, errors) == (0, [])
     code, _, errors = contmax("report", tmp_path / "run", "--output", tmp_path / "r" / "report.html", "--examples", 1)

@@ -15,7 +15,7 @@ from contmax_lab.errors import LabError
 from contmax_lab.files import plain
 from contmax_lab.labelled._answer import Answer
 from contmax_lab.labelled._classifier import Classifier, class_measures
-from contmax_lab.labelled._examples import Targets
+from contmax_lab.labelled._examples import Targets, imbalance
 from contmax_lab.labelled._exported import model_settings, read_card, read_weights, write_model
 
 _SHOWN = 3
@@ -57,8 +57,11 @@ class LabelledTask(Classifier):
         return losses, torch.ones_like(losses)
 
     def weigh_classes(self, splits: Splits, wanted: str | Sequence[float]) -> Splits:
-        """The splits, with weights of the classes in what `build` makes a model of."""
-        return dataclasses.replace(splits, info={**splits.info, "targets": splits.info["targets"].weighed(wanted)})
+        """The splits, with weights of the classes in what `build` makes a model of, and without the advice to weigh."""
+        targets: Targets = splits.info["targets"]
+        remarks = [line for line in splits.info.get("remarks", ()) if line not in imbalance(targets)]
+        info = {**splits.info, "targets": targets.weighed(wanted), "remarks": remarks}
+        return dataclasses.replace(splits, info=info)
 
     def measures(self, output: Answer, batch: Batch) -> dict[str, Tensor]:
         """Whether the class is right, or how far the number is off; and the share of observations that are attended."""

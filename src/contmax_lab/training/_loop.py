@@ -79,6 +79,8 @@ def extension_note(recipe: Recipe, run: Run) -> str:
     if not run.is_extended_by(recipe) or not (history := run.history()):
         return ""
     now, begun, done = recipe.training, run.recipe(recipe.task).training, history[-1]["epoch"]
+    if now.epochs < begun.epochs:
+        return ""
     told = f"{run.folder} goes on after epoch {done}, now up to epoch {now.epochs}"
     if begun.epochs == now.epochs or now.schedule not in ("cosine", "linear"):
         return told

@@ -59,14 +59,17 @@ def load(data: ImagesData) -> Splits:
     broken: list[BrokenImageError] = []
 
     def part(files: Sequence[_File], target: Tensor) -> Pictures:
-        read = [_pixels(file, data) for file in files]
-        broken.extend(found for found in read if isinstance(found, BrokenImageError))
-        kept = [place for place, found in enumerate(read) if not isinstance(found, BrokenImageError)]
-        if files and not kept:
-            raise LabError(f"all {len(files)} images of a part of the data are broken, e.g. {broken[-1]}")
-        own = [found for found in read if not isinstance(found, BrokenImageError)]
-        stacked = torch.stack(own) if own else torch.empty(0, 3, data.size, data.size, dtype=torch.uint8)
-        return Pictures(stacked, target[kept], [files[place].path.name for place in kept])
+        own: dict[int, Tensor] = {}
+        for place, file in enumerate(files):
+            found = _pixels(file, data)
+            if isinstance(found, BrokenImageError):
+                broken.append(found)
+            else:
+                own[place] = found
+        if files and not own:
+            raise LabError(f"all images of a part of the data, {len(files)}, are broken, e.g. {broken[-1]}")
+        stacked = torch.stack([*own.values()]) if own else torch.empty(0, 3, data.size, data.size, dtype=torch.uint8)
+        return Pictures(stacked, target[[*own]], [files[place].path.name for place in own])
 
     splits = read_parts(read, data, _WHAT).splits(part, size=int(data.size))
     _require_every_class(splits.info["targets"])

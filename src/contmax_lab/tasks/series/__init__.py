@@ -30,8 +30,8 @@ class SeriesData(LabelledData):
             such as variable or parameter.
         value: in a long table, name of the column with what was observed; by default one with a usual name, such as
             value.
-        static: what has one value in a series, such as [age, sex], numbers or names: columns, or variables of a long
-            table. The classifier sees it beside what was attended. All other columns of a wide table are channels.
+        static: what has one value in a series, numbers or names, e.g. age,sex: columns, or variables of a long table.
+            The classifier sees it beside what was attended. All other columns of a wide table are channels.
         labels: table with a line for each series, its id, its label and perhaps static columns, where these are not in
             the tables of observations.
     """
@@ -41,8 +41,19 @@ class SeriesData(LabelledData):
     label: str = ""
     variable: str = ""
     value: str = ""
-    static: list[str] = dataclasses.field(default_factory=list)
+    static: list[str] | str = ""
     labels: Path | None = None
+
+    @property
+    def static_names(self) -> tuple[str, ...]:
+        """The static columns: a list in a recipe, or names with commas between them on the command line.
+
+        Example:
+            >>> SeriesData(static="age, sex").static_names, SeriesData(static=["age"]).static_names
+            (('age', 'sex'), ('age',))
+        """
+        names = self.static.split(",") if isinstance(self.static, str) else self.static
+        return tuple(name.strip() for name in names if name.strip())
 
 
 @dataclasses.dataclass(frozen=True)

@@ -65,10 +65,10 @@ class Columns:
         here = [name for role, name in named.items() if data.labels is None or role != "label"]
         header = [*next(iter(read_table(path, here))).fields]
         place = Place(path, 1)
-        if len({*named.values(), *data.static}) < len(named) + len(data.static):
+        if len({*named.values(), *data.static_names}) < len(named) + len(data.static_names):
             raise _unfit(place, header, "but two of the settings that name columns name one column")
         roles, free = _roles(place, header, named, data)
-        static = tuple(data.static)
+        static = data.static_names
         missing = [name for name in static if name not in header]
         if "variable" not in roles:
             if not free:
@@ -117,7 +117,7 @@ def _roles(
     Raises:
         LabError: if a role is left without a column.
     """
-    free = [name for name in header if name not in {*named.values(), *data.static}]
+    free = [name for name in header if name not in {*named.values(), *data.static_names}]
     # Usual names go before places: a column that is called time is no series id, wherever it stands.
     known = {role: name for role in USUAL if role not in named and (name := usual(role, free))}
     is_long = all(role in named or role in known for role in ("variable", "value"))
@@ -158,7 +158,7 @@ def label_columns(path: Path, columns: Columns, data: SeriesData) -> tuple[str, 
     """
     header = [*next(iter(read_table(path, [data.label] if data.label else []))).fields]
     series = columns.series if columns.series in header else usual("series", header) or header[0]
-    free = [name for name in header if name not in (series, *data.static)]
+    free = [name for name in header if name not in (series, *data.static_names)]
     label = data.label or usual("label", free) or (free[-1] if free else "")
     if not label or label == series:
         needed = "a series id and a label are needed, in this order or named by --data.series and --data.label"

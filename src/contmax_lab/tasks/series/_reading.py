@@ -164,7 +164,7 @@ def _complain(text: str, channel: str, place: Place) -> None:
         raise LabError(
             f"{error}. A channel has numbers, and empty cells where nothing was observed. If {channel} says what was "
             f"observed, the table is long: pass --data.variable {channel}. If {channel} has one value in a series, "
-            f"pass --data.static [{channel}]"
+            f"pass --data.static {channel}"
         ) from None
 
 

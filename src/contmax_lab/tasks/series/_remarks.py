@@ -64,16 +64,16 @@ def _of_channels(series: Sequence[OneSeries], scale: Scale) -> Iterator[str]:
         name for place, (name, _) in enumerate(channels) if _is_constant([own.values[:, place] for own in series])
     ]
     if constant:
-        static = ",".join([*scale.columns.static, *constant])
-        told = f"with one value in each series: {', '.join(constant)}"
-        yield f"{told}; if that is no channel but belongs to the series, pass --data.static [{static}]"
+        listed = ",".join((*scale.columns.static, *constant))
+        what = f"with one value in each series: {', '.join(constant)}"
+        yield f"{what}; if that is no channel but belongs to the series, pass --data.static {listed}"
 
 
 def _is_constant(values: Sequence[Tensor]) -> bool:
-    """Whether a channel never changes within a series, though it is observed repeatedly, and differs between them."""
+    """Whether a channel differs between series, and never changes within one, though most have several values of it."""
     found = [own[~own.isnan()] for own in values]
     known = [own for own in found if len(own)]
-    several = any(len(own) > 1 for own in known)
+    several = 2 * sum(len(own) > 1 for own in known) > len(known)
     return several and all(bool((own == own[0]).all()) for own in known) and len({float(own[0]) for own in known}) > 1
 
 
@@ -93,9 +93,10 @@ def _of_units(part: str, series: Sequence[OneSeries], train: Sequence[OneSeries]
             yield f"{name} is on another scale in {part}: mean {mean:.4g}, but {usual}; are the units alike?"
     durations = [[duration_of(each) for each in own if len(each.time) > 1] for own in (series, train)]
     if all(durations):
-        own, usual = (statistics.median(found) for found in durations)
-        if not usual / _WIDER < own < usual * _WIDER:
-            yield f"series last {own:.4g} in {part}, but {usual:.4g} in training (medians); are the times in one unit?"
+        here, trained = (statistics.median(found) for found in durations)
+        if not trained / _WIDER < here < trained * _WIDER:
+            told = f"series last {here:.4g} in {part}, but {trained:.4g} in training (medians)"
+            yield f"{told}; are the times in one unit?"
 
 
 def is_elsewhere(standardised: Tensor) -> bool:

@@ -78,7 +78,7 @@ class Scale:
             LabError: if their times or static columns are of another kind than those of the training series.
         """
         for each in series:
-            if each.clock != self.clock:
+            if len(each.time) and each.clock != self.clock:
                 raise each.label.place.problem(
                     f"the times of series {each.name} are {each.clock}s, those of the training series {self.clock}s; "
                     "write them alike"
