@@ -129,14 +129,15 @@ def test_rare_classes_are_noted_with_advice_by_check_and_train(tmp_path, contmax
 def broken(folder, count=1):
     pictures(folder, 12)
     for number in range(count):
-        (folder / "disc" / f"{number}.png").write_bytes(b"\x89PNG\r\n\x1a\n")
+        # Of the first class, so that labels that are not skipped as well would be those of other images.
+        (folder / "box" / f"{number}.png").write_bytes(b"\x89PNG\r\n\x1a\n")
     return folder
 
 
 def test_broken_images_are_skipped_counted_and_named(tmp_path, contmax):
     data = {"train": broken(tmp_path / "p", 3), "size": 8}
     with pytest.raises(
-        LabError, match=r"disc.\d\.png: cannot be read: .*; to leave out .* pass --data\.skip_broken true"
+        LabError, match=r"box.\d\.png: cannot be read: .*; to leave out .* pass --data\.skip_broken true"
     ):
         IMAGES.load(ImagesData(**data), 0)
     splits = IMAGES.load(ImagesData(**data, skip_broken=True), 0)
@@ -165,7 +166,7 @@ def test_many_broken_images_are_named_in_part(tmp_path):
 
 def test_a_class_or_a_part_of_broken_images_is_one_line(tmp_path):
     lost = {"train": broken(tmp_path / "p", 12), "size": 8, "skip_broken": True}
-    with pytest.raises(LabError, match="every training image of the class disc is broken; mend one"):
+    with pytest.raises(LabError, match="every training image of the class box is broken; mend one"):
         IMAGES.load(ImagesData(**lost), 0)
     (tmp_path / "t" / "disc").mkdir(parents=True)
     (tmp_path / "t" / "disc" / "x.png").write_text("no image")

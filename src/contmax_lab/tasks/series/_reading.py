@@ -146,26 +146,16 @@ def _observed(row: TableRow, columns: Columns, index: Mapping[str, int]) -> list
         if is_absent(text):
             continue
         try:
-            numbers.append((place, float(text) if "_" not in text else math.nan))
-        except ValueError:
-            numbers.append((place, math.nan))
-        if not math.isfinite(numbers[-1][1]):
-            _complain(text, channel, row.place)
+            numbers.append((place, finite_number(text, channel, row.place)))
+        except LabError as error:
+            if "," in text or "finite" in str(error):
+                raise
+            raise LabError(
+                f"{error}. A channel has numbers, and empty cells where nothing was observed. If {channel} says what "
+                f"was observed, the table is long: pass --data.variable {channel}. If {channel} has one value in a "
+                f"series, pass --data.static {channel}"
+            ) from None
     return numbers
-
-
-def _complain(text: str, channel: str, place: Place) -> None:
-    """Raise an error about a cell that holds no finite number, with what it could be instead."""
-    try:
-        finite_number(text, channel, place)
-    except LabError as error:
-        if "," in text or "finite" in str(error):
-            raise
-        raise LabError(
-            f"{error}. A channel has numbers, and empty cells where nothing was observed. If {channel} says what was "
-            f"observed, the table is long: pass --data.variable {channel}. If {channel} has one value in a series, "
-            f"pass --data.static {channel}"
-        ) from None
 
 
 def is_absent(text: str) -> bool:
