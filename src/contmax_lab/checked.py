@@ -15,6 +15,8 @@ _OF_TYPE = re.compile(
     r"Not of type (?P<type>\w+): (?:(?P<number>\S+) does not conform .*|.*: (?P<word>'.*'))", re.DOTALL
 )
 _EXPECTED = re.compile(r"Expected a (?P<type>.+)\. Got value: (?P<value>.*)", re.DOTALL)
+_UNION = re.compile(r"Does not validate against any .*Subtypes: \[(?P<types>.*)\] Errors: .*Given value: (?P<value>.*)")
+_OF_UNION = re.compile(r"typing\.Literal\[[^\]]*\]|list\[[\w.]*?(?P<item>\w+)\]")
 _LITERAL = "typing.Literal"
 Settings = TypeVar("Settings")
 
@@ -76,6 +78,9 @@ def in_words(complaint: str) -> str:
         'training.epochs must be a whole number above 0; got -3'
         >>> in_words('''Parser key "model.kind": Expected a typing.Literal['a', 'b']. Got value: c''')
         'model.kind must be a or b; got c'
+        >>> types = "[typing.Literal['a', 'b'], list[jsonargparse.typing.PositiveFloat]]"
+        >>> in_words(f'Parser key "k": Does not validate against any of Subtypes: {types} Errors: - Given value: c')
+        'k must be a or b, or a list, each a number above 0; got c'
     """
     line = " ".join(complaint.split())
     of_key = _OF_KEY.fullmatch(line)
@@ -86,11 +91,17 @@ def in_words(complaint: str) -> str:
         kind, value = found["type"], found["number"] or found["word"].strip("'")
     elif found := _EXPECTED.fullmatch(text):
         kind, value = found["type"], found["value"]
+    elif (found := _UNION.fullmatch(text)) and (kinds := list(_OF_UNION.finditer(found["types"]))):
+        lists = (f"a list, each {_kind_in_words(kind['item'])}" if kind["item"] else "" for kind in kinds)
+        wanted = ", or ".join(told or _kind_in_words(kind[0]) for told, kind in zip(lists, kinds, strict=True))
+        return f"{key} must be {wanted}; got {found['value']}"
     else:
         return f"{key}: {text}"
-    if kind.startswith(_LITERAL):
-        *others, last = map(str, ast.literal_eval(kind.removeprefix(_LITERAL)))
-        wanted = f"{', '.join(others)} or {last}" if others else last
-    else:
-        wanted = _IN_WORDS.get(kind, f"of type {kind}")
-    return f"{key} must be {wanted}; got {value}"
+    return f"{key} must be {_kind_in_words(kind)}; got {value}"
+
+
+def _kind_in_words(kind: str) -> str:
+    if not kind.startswith(_LITERAL):
+        return _IN_WORDS.get(kind, f"of type {kind}")
+    *others, last = map(str, ast.literal_eval(kind.removeprefix(_LITERAL)))
+    return f"{', '.join(others)} or {last}" if others else last

@@ -18,6 +18,7 @@ from contmax.nn import ContinuousAttention, MultiheadContinuousAttention
 from contmax_lab.contract import Figure, Section, TrainedRun
 from contmax_lab.drawing import Theme, css_colours, html_page, new_axes, rendered_twice
 from contmax_lab.files import write_atomically
+from contmax_lab.labelled import confusion_figures
 from contmax_lab.runs import Run
 
 
@@ -58,7 +59,7 @@ def sections(trained: Sequence[TrainedRun], examples: Sequence[int] = ()) -> lis
         curves = learning_curves(runs, labels, title=f"Learning curves, {name}", names=task.curves)
         with contextlib.ExitStack() as watching:
             shares = [watching.enter_context(watched_signals(entry.model)) for entry in entries]
-            figures = [curves, *task.figures(entries, examples)]
+            figures = [curves, *confusion_figures(entries), *task.figures(entries, examples)]
         note = signals_note(list(zip(labels, shares, strict=True)))
         notes = [note] if note else []
         made.append(Section(name.capitalize(), task.summary, _table(entries, labels), figures, notes))
@@ -101,7 +102,8 @@ def learning_curves(
     for run, label in zip(runs, labels, strict=True):
         curves.setdefault(label, []).append(run.history())
     records = [record for repetitions in curves.values() for history in repetitions for record in history]
-    shown = list(names) or list(dict.fromkeys(name for record in records for name in record["valid"]))
+    measured = list(dict.fromkeys(name for record in records for name in record["valid"]))
+    shown = [name for name in names if name in measured] or measured
     repeated = max(map(len, curves.values()), default=1)
     caption = "Measured on the validation examples during the training"
     caption += f"; mean (line) and range (band) of {repeated} repetitions." if repeated > 1 else "."

@@ -1,8 +1,9 @@
 """Runs: a training is a folder, and the folder is all there is of it.
 
 ``config.yaml`` (resolved recipe), ``provenance.json`` (commit, machine, versions), ``metrics.jsonl`` (one line per
-evaluation; ``metrics.csv`` has these lines as a table), ``checkpoints/`` (while it trains), ``model.safetensors`` (best
-weights) and ``results.json`` (when it is done). Files appear atomically, and nothing in them is ever unpickled.
+evaluation; ``metrics.csv`` has these lines as a table), ``checkpoints/`` (while it trains; the last one stays where the
+run may be extended), ``model.safetensors`` (best weights) and ``results.json`` (when it is done). Files appear
+atomically, and nothing in them is ever unpickled.
 """
 
 import contextlib
@@ -29,6 +30,9 @@ _PACKAGES = ("contmax", "torch", "numpy", "numba", "accelerate", "safetensors", 
 _KEPT_CHECKPOINTS = 2
 # Keys of a recipe that change no result.
 _INDIFFERENT = {"data.cache", *(f"training.{key}" for key in ("checkpoint_seconds", "tensorboard", "wandb", "workers"))}
+
+# Keys of a recipe that say how long to train: a run may be continued with others.
+_EXTENT = {"training.epochs", "training.patience"}
 
 # Forked processes inherit the lock of a run; they close it, so that a killed training releases its claim.
 _held: weakref.WeakSet[IO[str]] = weakref.WeakSet()
@@ -77,8 +81,13 @@ class Run:
                 raise InUse(f"another process is training in {self.folder}; pass another --folder") from None
             yield
 
-    def begin(self, recipe: Recipe, *, resume: bool) -> None:
+    def begin(self, recipe: Recipe, *, resume: bool, extend: bool = False) -> None:
         """Write the recipe down, or make sure that it is the one the run was begun with.
+
+        Args:
+            recipe: of the training.
+            resume: whether there may be a run already.
+            extend: whether that run may have been shorter; `extend` then writes the recipe down.
 
         Raises:
             UsageError: if there is a run already and it shall not, or cannot, be resumed.
@@ -88,7 +97,9 @@ class Run:
                 raise UsageError(
                     f"{self.folder} already holds a run; pass --resume to continue it, or another --folder"
                 )
-            if changed := self.differences(recipe):
+            if extend and self.is_extended_by(recipe):
+                self._check_extension(recipe)
+            elif changed := self.differences(recipe):
                 raise UsageError(f"{self.folder} was started with another recipe ({changed[0]}); pass another --folder")
             return
         kind = type(recipe.task)
@@ -101,12 +112,40 @@ class Run:
         Data may move, so that only the names of its paths count. The section search and the interval of checkpoints
         change no result.
         """
+        return [f"{key}: {begun}, now {now}" for key, (begun, now) in self._changes(recipe).items()]
+
+    def _changes(self, recipe: Recipe) -> dict[str, tuple[Any, Any]]:
+        """Setting → what it was when the run was begun, and what it is now, where it changes the results."""
         begun, now = (dict(_deciding(r)) for r in (self.recipe(recipe.task), recipe))
-        return [
-            f"{key}: {begun.get(key)}, now {now.get(key)}"
+        return {
+            key: (begun.get(key), now.get(key))
             for key in dict.fromkeys([*now, *begun])
             if key not in begun or key not in now or begun[key] != now[key]
-        ]
+        }
+
+    def is_extended_by(self, recipe: Recipe) -> bool:
+        """Whether a recipe differs from that of the run in how long it trains, and in nothing else."""
+        changes = self._changes(recipe) if self.config.exists() else {}
+        return bool(changes) and changes.keys() <= _EXTENT
+
+    def _check_extension(self, recipe: Recipe) -> None:
+        epochs = self.recipe(recipe.task).training.epochs
+        if recipe.training.epochs < epochs:
+            raise UsageError(
+                f"{self.folder} was begun with {epochs} epochs and cannot become shorter; got training.epochs "
+                f"{recipe.training.epochs}: pass {epochs} or more, or another --folder"
+            )
+        if self.results() is not None and not self._saved():
+            raise UsageError(
+                f"{self.folder} is finished and has no checkpoint to go on from: contmax train keeps the last one, but "
+                "contmax reproduce, contmax search and older versions do not; train again in another --folder"
+            )
+
+    def extend(self, recipe: Recipe) -> None:
+        """Write down a recipe that trains for longer; what the run has found so far are no results any more."""
+        # In this order: a run that is killed in between has its old recipe, and can be extended again.
+        self._results.unlink(missing_ok=True)
+        write_atomically(self.config, as_yaml(recipe).encode("utf-8"))
 
     def recipe(self, task: Task, overrides: Sequence[str] = ()) -> Recipe:
         """The recipe it was begun with, and changed.
@@ -224,11 +263,11 @@ class Run:
 
     # -- the end -------------------------------------------------------------------------------------------------------
 
-    def finish(self, weights: Checkpoint, results: dict[str, Any]) -> None:
-        """Store the best weights and the results, and delete the checkpoints."""
+    def finish(self, weights: Checkpoint, results: dict[str, Any], *, extendable: bool = False) -> None:
+        """Store the best weights and the results, and delete the checkpoints; of an extendable run all but the last."""
         write_checkpoint(self.weights, weights)
         self.write_results(results)
-        for path in self._saved():
+        for path in self._saved()[: -1 if extendable else None]:
             path.unlink()
 
     def write_results(self, results: dict[str, Any]) -> None:
@@ -335,7 +374,7 @@ def load_trained(task: Task, folder: str | Path, overrides: Sequence[str] = (), 
     if results is None:
         command = shlex.join(["contmax", "train", str(run.config), "--folder", str(run.folder), "--resume"])
         raise LabError(f"{run.folder} is not finished; continue it: {command}")
-    splits = task.load(recipe.data, recipe.seed)
+    splits = recipe.load()
     model = task.build(recipe.model, splits)
     try:
         model.load_state_dict(read_checkpoint(run.weights).tensors)

@@ -193,7 +193,7 @@ def search(job: Search) -> optuna.trial.FrozenTrial:
     for key, space in recipe.search.items():
         _check_space(key, space)
     # Unreadable data ends the search here; otherwise every trial would fail for it.
-    recipe.task.load(recipe.data, recipe.seed)
+    recipe.load()
     make_folder(job.runs)
     goal = recipe.training.goal
     study = open_study(job.source.origin, job.storage, "maximize" if goal == "max" else "minimize")

@@ -74,9 +74,9 @@ def _train(rank, world, port, recipe, folder, step, moment):
 def _keep_the_end():
     finish = Run.finish
 
-    def kept(self, *results):
+    def kept(self, *results, **options):
         shutil.copy(self._saved()[-1], _end(self.folder))
-        finish(self, *results)
+        finish(self, *results, **options)
 
     Run.finish = kept
 

@@ -147,6 +147,8 @@ def test_recipe_trains_one_step(name, tmp_path):
 
 def test_it_learns_which_words_matter(trained):
     assert trained.results["test"]["accuracy"] > 0.9
+    assert {"balanced_accuracy", "f1", "auroc", "auprc"} <= trained.results["test"].keys()
+    assert trained.results["confusion"]["test"]["classes"] == ["negative", "positive"]
     assert 0 < trained.results["test"]["attended"] <= 1
 
 

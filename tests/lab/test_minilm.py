@@ -55,9 +55,9 @@ def test_it_goes_on_to_the_same_bits(folder, tmp_path, monkeypatch, variant):
     """Stopped while α rises, and after it."""
     ends, finish = {}, Run.finish
 
-    def remembered(self, *results):
+    def remembered(self, *results, **options):
         ends[self.folder] = self.last_checkpoint()
-        finish(self, *results)
+        finish(self, *results, **options)
 
     monkeypatch.setattr(Run, "finish", remembered)
     recipe = tiny_recipe(folder, variant, "--training.checkpoint_seconds=0")

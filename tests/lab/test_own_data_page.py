@@ -1,5 +1,6 @@
 """The page "Your own data": every command of it, on small data; and models that leave the laboratory."""
 
+import contextlib
 import gzip
 import json
 import re
@@ -13,13 +14,19 @@ PAGE = Path(__file__).parents[2] / "docs" / "your-own-data.md"
 RUNS = {"texts": "A superb day in town.", "series": "new.csv", "images": "new.png"}
 
 
+def blocks(language=""):
+    found = re.findall(r"^```(\w*)\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    return [text for kind, text in found if kind == language]
+
+
 def commands():
-    blocks = re.findall(r"^```\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
-    return [line for block in blocks for line in block.splitlines()]
+    return [line for block in blocks() for line in block.splitlines()]
 
 
 def write_data(folder):
-    """The files that the page names."""
+    """The files that the page names, and those that it makes."""
+    with contextlib.chdir(folder):
+        exec("".join(blocks("python")), {})
     reviews(folder / "reviews.csv", count=120)
     lines = sensors(folder / "sensors.csv", count=30).read_text().splitlines()
     own = [line.rpartition(",")[0] for line in lines if line.startswith(("machine,", "4,"))]
@@ -50,18 +57,28 @@ def test_every_command_of_the_page_works(inside, contmax):
     for line in commands():
         _, command, *words = shlex.split(line)
         # So little is enough to see that it works.
-        quick = {"train": ["--training.epochs=2", "--model.hidden_dim=8"], "report": ["--examples", "1"]}.get(
+        epochs = 3 if "--resume" in words else 2
+        quick = {"train": [f"--training.epochs={epochs}", "--model.hidden_dim=8"], "report": ["--examples", "1"]}.get(
             command, []
         )
         code, printed, errors = contmax(command, *words, *quick)
         assert (code, errors) == (0, []), line
         said[command] = [*said.get(command, []), printed]
     assert {name: len(answers) for name, answers in said.items()} == {
-        "train": 5, "predict": 4, "report": 3, "data": 1, "export": 1,
+        "train": 7, "predict": 4, "report": 4, "data": 2, "export": 1,
     }  # fmt: skip
     assert all("stored in runs/" in answer for answer in said["train"])
     assert all("attended" in answer for answer in said["predict"])
-    assert said["data"] == ["train 108, valid 12, test 0 examples\nclasses: 1, 3, 5\nvocabulary: 27\n"]
+    checked, of_texts = said["data"]
+    assert of_texts == "train 108, valid 12, test 0 examples\nclasses: 1, 3, 5\nvocabulary: 27\n"
+    assert checked.startswith(
+        "train 48, valid 12, test 0 examples\nclasses: ill, well\ncolumns: series patient_id, time"
+    )
+    assert re.search(r"\nnote: missing cells at the 9\d\d training observations: pulse \d+ \(8\d %\)\n", checked), (
+        checked
+    )
+    assert "\nnote: classes are imbalanced: ill has 8 of 48 training examples" in checked
+    assert "goes on after epoch 2, now up to epoch 3; training.schedule cosine" in said["train"][-1]
     assert list(inside.glob("report/*.png"))
 
 

@@ -95,7 +95,8 @@ def test_every_variant_gives_finite_losses_and_gradients(folder, name, target):
         [True] if name.endswith("learned-alpha") else []
     )
     measured = TASK.measures(output, batch)
-    assert set(measured) == {"accuracy" if target == "class" else "absolute_error", "attended"}
+    of_classes = {"accuracy", "scores", "target", "rarest", "attended"}
+    assert set(measured) == (of_classes if target == "class" else {"absolute_error", "attended"})
     assert ((measured["attended"] > 0) & (measured["attended"] <= 1)).all()
 
 

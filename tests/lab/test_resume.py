@@ -30,9 +30,9 @@ def last_states(monkeypatch):
     """Folder → what the training was when it ended."""
     states, finish = {}, Run.finish
 
-    def remembered(self, *results):
+    def remembered(self, *results, **options):
         states[self.folder] = self.last_checkpoint()
-        finish(self, *results)
+        finish(self, *results, **options)
 
     monkeypatch.setattr(Run, "finish", remembered)
     return states

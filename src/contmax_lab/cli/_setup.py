@@ -69,7 +69,8 @@ def data(options: argparse.Namespace) -> None:
     """List what can be trained, unpack archives, check data files.
 
     list shows all tasks, recipes and tables. prepare unpacks a downloaded archive. check reads the data of a recipe
-    without training: it counts the examples, or says which line of which file is wrong. features computes once what all
+    without training: it counts the examples, or says which line of which file is wrong, and notes what is unusual: rare
+    classes, gaps, values of another scale than those of training. features computes once what all
     trainings of a recipe share, such as features of images (contmax data features vqa --data.path FOLDER); if it is
     stopped, the same command continues.
     """
@@ -109,7 +110,7 @@ def _check(options: argparse.Namespace) -> None:
     from contmax_lab.registry import load_recipe
 
     recipe = load_recipe(options.what, options.overrides, options.variant)
-    splits = recipe.task.load(recipe.data, recipe.seed)
+    splits = recipe.load()
     print(f"train {len(splits.train)}, valid {len(splits.valid)}, test {len(splits.test)} examples")
     for key, value in splits.info.items():
         if isinstance(value, int | float | str):
@@ -117,6 +118,8 @@ def _check(options: argparse.Namespace) -> None:
         elif isinstance(value, tuple) and value:
             more = f" and {len(value) - _SHOWN} more" if len(value) > _SHOWN else ""
             print(f"{key}: {', '.join(map(str, value[:_SHOWN]))}{more}")
+    for remark in splits.info.get("remarks", ()):
+        print(f"note: {remark}")
 
 
 def _features(options: argparse.Namespace) -> None:

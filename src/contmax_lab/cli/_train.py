@@ -28,6 +28,7 @@ from contmax_lab.launchers import start_missing_processes
         "contmax train series --data.train sensors.csv --limit 200",
         "contmax train images/discrete-softmax --data.train pictures --model.alpha 1.5 --seed 1",
         "contmax train intervals/seattle-parabola --resume",
+        "contmax train series --data.train sensors.csv --training.epochs 80 --resume    # longer than before",
         "contmax train texts --help             # every setting of this task",
     ),
     [
@@ -38,7 +39,9 @@ from contmax_lab.launchers import start_missing_processes
         Argument(
             "--limit", type=int, metavar="N", help="try it quickly: use only N examples of each file of your own data"
         ),
-        Argument("--resume", action="store_true", help="continue the run in that folder where it stopped"),
+        Argument(
+            "--resume", action="store_true", help="continue the run in that folder where it stopped, or make it longer"
+        ),
         Argument("--test", action="store_true", help="also measure the best weights on the test examples"),
     ],
     needed="recipe",
@@ -52,8 +55,10 @@ def train(options: argparse.Namespace) -> None:
 
     Every setting can be changed here, e.g. --model.hidden_dim 64 --training.learning_rate 0.002 --seed 1, and contmax
     train RECIPE --help lists them all. Everything about the run is kept in one folder; after an interruption, the same
-    command with --resume continues exactly where it stopped. The printed figures are measured on validation examples.
-    The test examples are left alone unless you pass --test: use it once, when all choices are made.
+    command with --resume continues exactly where it stopped. With --resume and more --training.epochs, or another
+    --training.patience, a run goes on for longer, even if it is finished. The printed figures are measured on
+    validation examples. The test examples are left alone unless you pass --test: use it once, when all choices are
+    made.
 
     Several processes, on one machine or more, are started by torchrun --nproc-per-node 2 -m contmax_lab train … or by
     accelerate launch --multi_gpu --num_processes 2 -m contmax_lab train …, also on machines without a GPU; on one
@@ -70,12 +75,17 @@ def train(options: argparse.Namespace) -> None:
     limit = [] if options.limit is None else [f"--data.limit={options.limit}"]
     recipe = source.recipe([*options.overrides, *limit])
     from contmax_lab.runs import Run
-    from contmax_lab.training import train
+    from contmax_lab.training import extension_note, train
 
     folder = options.folder or Path("runs") / recipe.task.name / f"{source.name}-seed-{recipe.seed}"
-    results = train(recipe, Run(folder), resume=options.resume, test=options.test)
+    run = Run(folder)
+    if options.resume and on_main_process() and (note := extension_note(recipe, run)):
+        print(note)
+    results = train(recipe, run, resume=options.resume, test=options.test, extend=True)
     if not on_main_process():
         return
+    for remark in results.get("remarks", ()):
+        print(f"note: {remark}")
     for split in ("valid", "test"):
         if results.get(split):
             print(metrics_line(split, results[split]))

@@ -69,6 +69,14 @@ class Batches(abc.ABC):
             text: what was generated, say.
         """
 
+    def tell(self, name: str, found: Any) -> None:  # noqa: B027, there may be nobody to tell
+        """Store what is no metric with the results, under this name, if this is a final evaluation of a training.
+
+        Args:
+            name: a key of results.json, which has an entry for each part of the data below it.
+            found: anything that JSON can hold.
+        """
+
 
 @dataclasses.dataclass(frozen=True)
 class Splits:
@@ -77,6 +85,7 @@ class Splits:
     Args:
         train, valid, test: anything with a length, as `Task.batch` understands it.
         info: what the model, an evaluation or a report must know of the data: classes, vocabulary, normalisation.
+            ``remarks`` are lines for people on what is unusual; data check and train print them.
     """
 
     train: Sized
@@ -104,6 +113,15 @@ class Recipe:
     training: TrainingConfig
     seed: int = 0
     search: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    def load(self) -> Splits:
+        """The examples, with the weights that the classes shall have in the loss.
+
+        Raises:
+            LabError: as `Task.load`, or if there are no classes that could have weights.
+        """
+        splits, wanted = self.task.load(self.data, self.seed), self.training.class_weights
+        return splits if wanted == "none" else self.task.weigh_classes(splits, wanted)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -189,6 +207,9 @@ class Task(abc.ABC):
         for name, value in vars(settings).items() if settings else ():
             setattr(cls, name, value)
 
+    # Metrics of which the largest value is best; to keep the weights with the smallest is an error.
+    rising: ClassVar[Sequence[str]] = ()
+
     # -- data and model ------------------------------------------------------------------------------------------------
 
     @abc.abstractmethod
@@ -231,6 +252,18 @@ class Task(abc.ABC):
     def lengths(self, split: Sized) -> Sequence[int] | None:
         """The length of each example, where batches should hold similar lengths; by default None."""
         return None
+
+    def weigh_classes(self, splits: Splits, wanted: str | Sequence[float]) -> Splits:
+        """The splits with weights of classes in the loss; by default there is no way.
+
+        Args:
+            splits: of `load`.
+            wanted: ``"balanced"``, or a weight for each class.
+
+        Raises:
+            UsageError: if there is no way, or another number of classes.
+        """
+        raise UsageError(f"training.class_weights: the task {self.name} has no classes to be weighed; leave it out")
 
     # -- training ------------------------------------------------------------------------------------------------------
 

@@ -34,6 +34,9 @@ class TrainingConfig:
         clip_norm: largest norm of the gradient; 0 = no limit.
         monitor: the validation metric that decides which weights are kept.
         goal: whether the smallest or the largest value of the monitored metric is best.
+        class_weights: weights of the classes in the loss, in training and evaluations. none = every example counts
+            alike, balanced = every class does, however rare it is; or a number for each class, e.g. [1, 5], in the
+            order in which contmax data check shows them.
         patience: stop after this many evaluations without a new best; 0 = never.
         evaluate_every: epochs between evaluations on the validation examples.
         checkpoint_seconds: seconds between checkpoints; 0 = one after every step.
@@ -65,6 +68,7 @@ class TrainingConfig:
     clip_norm: NonNegativeFloat = 0.0
     monitor: str = "loss"
     goal: Literal["min", "max"] = "min"
+    class_weights: Literal["none", "balanced"] | list[PositiveFloat] = "none"
     patience: NonNegativeInt = 0
     evaluate_every: PositiveInt = 1
     checkpoint_seconds: NonNegativeFloat = 30.0

@@ -11,6 +11,7 @@ from contmax_lab.data._packaged import Utterances as Utterances
 from contmax_lab.data._packaged import handwritten_digits as handwritten_digits
 from contmax_lab.data._packaged import japanese_vowels as japanese_vowels
 from contmax_lab.data._pixels import IMAGE_SUFFIXES as IMAGE_SUFFIXES
+from contmax_lab.data._pixels import BrokenImageError as BrokenImageError
 from contmax_lab.data._pixels import file_pixels as file_pixels
 from contmax_lab.data._pixels import pixels as pixels
 from contmax_lab.data._reviews import REVIEW_PARTS as REVIEW_PARTS

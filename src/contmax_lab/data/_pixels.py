@@ -18,6 +18,10 @@ IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".ti
 _FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF")
 
 
+class BrokenImageError(LabError):
+    """An image that cannot be read."""
+
+
 def pixels(path: Path, size: int, place: Place | None = None) -> Tensor:
     """An image as bytes, (3, size, size): upright, on white where it is transparent, the first of several.
 
@@ -27,12 +31,14 @@ def pixels(path: Path, size: int, place: Place | None = None) -> Tensor:
         place: where its name was read, for complaints; by default the file itself.
 
     Raises:
-        LabError: if it cannot be read.
+        BrokenImageError: if it cannot be read.
+        LabError: if Pillow is not installed.
     """
     try:
         return _square(path, size)
     except ValueError as problem:
-        raise (place.problem(f"the image {path} {problem}") if place else Place(path).problem(str(problem))) from None
+        told = place.problem(f"the image {path} {problem}") if place else Place(path).problem(str(problem))
+        raise BrokenImageError(str(told)) from None
 
 
 def file_pixels(content: bytes, size: int) -> Tensor:

@@ -26,6 +26,7 @@ class Answer:
         heads: what each head looked at.
         positions: of the observations, (B, L) on the line, (B, L, 2) on the plane.
         mask: which observations are there, (B, L).
+        targets: classes or numbers that it was trained for.
     """
 
     scores: Tensor
@@ -33,6 +34,7 @@ class Answer:
     heads: Sequence[Attended]
     positions: Tensor
     mask: Tensor
+    targets: Targets
 
     @property
     def inside(self) -> Tensor:
@@ -64,10 +66,12 @@ class Decision(nn.Module):
     def __init__(self, width: int, targets: Targets, known: Any = None) -> None:
         super().__init__()
         self.linear = nn.Linear(width, len(targets.classes) or 1)
-        self.is_number = not targets.classes
+        self.targets, self.is_number = targets, not targets.classes
         self.register_buffer("mean", torch.tensor(targets.mean, dtype=torch.float32))
         self.register_buffer("deviation", torch.tensor(targets.deviation, dtype=torch.float32))
-        digest = hashlib.sha256(json.dumps([dataclasses.astuple(targets), known]).encode()).digest()
+        digest = hashlib.sha256(
+            json.dumps([[targets.classes, targets.mean, targets.deviation], known]).encode()
+        ).digest()
         self.register_buffer("fingerprint", torch.tensor(list(digest), dtype=torch.uint8))
 
     def forward(self, context: Tensor) -> Tensor:

@@ -16,6 +16,8 @@ from contmax_lab.errors import LabError, UsageError, nearest
 from contmax_lab.settings import LabelledData, Target
 
 T = TypeVar("T")
+# Classes are imbalanced where the most frequent one has this many times the examples of the rarest.
+_MUCH_RARER = 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,11 +40,15 @@ class Targets:
     Args:
         classes: their names in order; empty for numbers.
         mean, deviation: of the numbers.
+        counts: training examples of each class; empty where they are not known.
+        weights: of each class in the loss; empty = all 1.
     """
 
     classes: tuple[str, ...] = ()
     mean: float = 0.0
     deviation: float = 1.0
+    counts: tuple[int, ...] = ()
+    weights: tuple[float, ...] = ()
 
     @classmethod
     def of(cls, labels: Sequence[Label], kind: Target) -> "Targets":
@@ -72,9 +78,54 @@ class Targets:
 
         Example:
             >>> Targets.of_plain({"classes": ["no", "yes"], "mean": 0.0, "deviation": 1.0})
-            Targets(classes=('no', 'yes'), mean=0.0, deviation=1.0)
+            Targets(classes=('no', 'yes'), mean=0.0, deviation=1.0, counts=(), weights=())
         """
         return cls(tuple(map(str, stored["classes"])), float(stored["mean"]), float(stored["deviation"]))
+
+    @property
+    def rarest(self) -> int:
+        """The class with the fewest training examples; of equally rare ones, or where nobody has counted, the last."""
+        counts = self.counts or [0] * len(self.classes)
+        return max(range(len(counts)), key=lambda index: (-counts[index], index), default=0)
+
+    def counted(self, target: Tensor) -> "Targets":
+        """With the numbers of training examples of each class, from the encoded labels (B,).
+
+        Example:
+            >>> Targets(("no", "yes")).counted(torch.tensor([0, 0, 1])).counts
+            (2, 1)
+        """
+        if not self.classes:
+            return self
+        return dataclasses.replace(self, counts=tuple(torch.bincount(target, minlength=len(self.classes)).tolist()))
+
+    def weighed(self, wanted: str | Sequence[float]) -> "Targets":
+        """With weights of the classes in the loss.
+
+        Args:
+            wanted: ``"balanced"``, that all classes weigh alike however rare they are; or the weight of each class.
+
+        Raises:
+            UsageError: if there are no classes, or another number of them.
+
+        Example:
+            >>> Targets(("no", "yes"), counts=(6, 2)).weighed("balanced").weights
+            (0.666..., 2.0)
+        """
+        if not self.classes:
+            raise UsageError("training.class_weights weighs classes, but the labels are numbers; leave it out")
+        if wanted == "balanced":
+            share = sum(self.counts) / len(self.counts)
+            # A class that validation alone has is never learned from.
+            return dataclasses.replace(self, weights=tuple(share / max(count, 1) for count in self.counts))
+        weights = tuple(map(float, wanted))
+        if len(weights) != len(self.classes):
+            known = f"{', '.join(self.classes[:10])}{' …' if len(self.classes) > 10 else ''}"
+            raise UsageError(
+                f"training.class_weights has {len(weights)} numbers for {len(self.classes)} classes; pass one for each "
+                f"of {known}, in this order, or balanced"
+            )
+        return dataclasses.replace(self, weights=weights)
 
     def encoded(self, labels: Sequence[Label]) -> Tensor:
         """Numbers of classes, or numbers, (B,).
@@ -91,6 +142,30 @@ class Targets:
                 choice = nearest(label.text, self.classes) or f"; there are {', '.join(self.classes[:10])}{more}"
                 raise label.place.problem(f"no training example has the label {label.text!r}{choice}")
         return torch.tensor([known[label.text] for label in labels], dtype=torch.long)
+
+
+def imbalance(targets: Targets) -> list[str]:
+    """A line on classes that are much rarer than others, with advice; none where they are not.
+
+    Example:
+        >>> imbalance(Targets(("ill", "well"), counts=(10, 20)))
+        []
+        >>> print(*imbalance(Targets(("ill", "well"), counts=(4, 96))))
+        classes are imbalanced: ill has 4 of 100 training examples, well has 96; who always answers well is right in
+        96 %. Monitor a metric that does not forget rare classes, --training.monitor auprc --training.goal max, and
+        try --training.class_weights balanced
+    """
+    counts = targets.counts
+    if not counts or max(counts) < _MUCH_RARER * min(counts):
+        return []
+    (rare, few), (frequent, many) = (
+        (targets.classes[counts.index(count)], count) for count in (min(counts), max(counts))
+    )
+    return [
+        f"classes are imbalanced: {rare} has {few} of {sum(counts)} training examples, {frequent} has {many}; who "
+        f"always answers {frequent} is right in {100 * many / sum(counts):.0f} %. Monitor a metric that does not "
+        "forget rare classes, --training.monitor auprc --training.goal max, and try --training.class_weights balanced"
+    ]
 
 
 def _number(label: Label) -> float:
@@ -114,6 +189,14 @@ class Example(Protocol):
         """Its label."""
 
 
+class WithTarget(Sized, Protocol):
+    """Examples as a task takes them, with their encoded labels."""
+
+    @property
+    def target(self) -> Tensor:
+        """Classes or numbers, (B,)."""
+
+
 E = TypeVar("E", bound=Example)
 
 
@@ -131,7 +214,7 @@ class Parts(Generic[E]):
     test: list[E]
     targets: Targets
 
-    def splits(self, part: Callable[[list[E], Tensor], Sized], **info: Any) -> Splits:
+    def splits(self, part: Callable[[list[E], Tensor], WithTarget], **info: Any) -> Splits:
         """The parts as a task takes them.
 
         Args:
@@ -142,7 +225,9 @@ class Parts(Generic[E]):
             part(examples, self.targets.encoded([example.label for example in examples]))
             for examples in (self.train, self.valid, self.test)
         )
-        return Splits(train, valid, test, {"classes": self.targets.classes, "targets": self.targets, **info})
+        targets = self.targets.counted(train.target)
+        info = {**info, "remarks": [*info.get("remarks", ()), *imbalance(targets)]}
+        return Splits(train, valid, test, {"classes": targets.classes, "targets": targets, **info})
 
 
 def read_parts(read: Callable[[Path], Sequence[E]], data: LabelledData, what: str) -> Parts[E]:

@@ -1,6 +1,7 @@
 """Losses, measures and answers in words, for classes and for numbers; model folders."""
 
 import abc
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -13,19 +14,20 @@ from contmax_lab.contract import Batch, Prediction, Splits, Table, Task, Trained
 from contmax_lab.errors import LabError
 from contmax_lab.files import plain
 from contmax_lab.labelled._answer import Answer
-from contmax_lab.labelled._examples import Targets
+from contmax_lab.labelled._classifier import Classifier, class_measures
+from contmax_lab.labelled._examples import Targets, imbalance
 from contmax_lab.labelled._exported import model_settings, read_card, read_weights, write_model
 
 _SHOWN = 3
 
 
-class LabelledTask(Task):
+class LabelledTask(Classifier):
     """A task whose batches have a ``target``, integers for classes and floats for numbers, and whose models `Answer`.
 
     ``info["classes"]`` of its splits names the classes; it is empty for numbers. A model is built from ``info`` alone.
     """
 
-    curves = ("loss", "accuracy", "absolute_error", "attended")
+    curves = ("loss", "accuracy", "f1", "auroc", "auprc", "absolute_error", "attended")
     # What `build` and `ask` need of ``info`` beside ``targets``: its name → how it is made from JSON.
     knows: ClassVar[Mapping[str, Callable[[Any], Any]]]
 
@@ -43,25 +45,36 @@ class LabelledTask(Task):
         """
 
     def loss(self, output: Answer, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Cross-entropy; or the squared error, in units of the variance of the training examples."""
+        """Cross-entropy, by the weights of the classes; or the squared error, in units of the training variance."""
         target = batch["target"]
         if target.is_floating_point():
             losses = ((output.scores - target) / output.unit).square()
         else:
             losses = F.cross_entropy(output.scores, target, reduction="none")
+            if output.targets.weights:
+                weights = losses.new_tensor(output.targets.weights)[target]
+                return losses * weights, weights
         return losses, torch.ones_like(losses)
+
+    def weigh_classes(self, splits: Splits, wanted: str | Sequence[float]) -> Splits:
+        """The splits, with weights of the classes in what `build` makes a model of, and without the advice to weigh."""
+        targets: Targets = splits.info["targets"]
+        remarks = [line for line in splits.info.get("remarks", ()) if line not in imbalance(targets)]
+        info = {**splits.info, "targets": targets.weighed(wanted), "remarks": remarks}
+        return dataclasses.replace(splits, info=info)
 
     def measures(self, output: Answer, batch: Batch) -> dict[str, Tensor]:
         """Whether the class is right, or how far the number is off; and the share of observations that are attended."""
         target = batch["target"]
-        share = output.inside.sum(-1) / output.mask.sum(-1)
+        # A series may have no observation.
+        share = output.inside.sum(-1) / output.mask.sum(-1).clamp(min=1)
         if target.is_floating_point():
             return {"absolute_error": (output.scores - target).abs(), "attended": share}
-        return {"accuracy": (output.scores.argmax(-1) == target).float(), "attended": share}
+        return {**class_measures(output.scores, target, output.targets.rarest), "attended": share}
 
     def answer(self, output: Answer, batch: Batch, info: dict[str, Any]) -> str:
         """The likeliest classes, or the number; what is right; how much was attended."""
-        share = float(output.inside.sum() / output.mask.sum())
+        share = float(output.inside.sum() / output.mask.sum().clamp(min=1))
         return f"{said(output, info)}; the label is {truth(batch['target'], info)}\nattended: {share:.0%}"
 
     def predict(self, trained: TrainedRun, words: Sequence[str]) -> Prediction:

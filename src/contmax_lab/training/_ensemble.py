@@ -163,7 +163,7 @@ class _Ensemble:
     def __init__(self, recipes: Sequence[Recipe]) -> None:
         self.recipes, self.task, self.training = recipes, recipes[0].task, recipes[0].training
         self.device = accelerator_for(self.training).device
-        self.splits = [self.task.load(recipe.data, recipe.seed) for recipe in recipes]
+        self.splits = [recipe.load() for recipe in recipes]
         models = []
         for recipe, splits in zip(recipes, self.splits, strict=True):
             seed_everything(seed_for(recipe.seed, "weights"), torch.device("cpu"))

@@ -25,6 +25,7 @@ def evaluate(
     *,
     final: bool = True,
     kept: dict[str, str] | None = None,
+    told: dict[str, Any] | None = None,
 ) -> dict[str, float]:
     """The metrics of a model on all examples of a split.
 
@@ -37,6 +38,7 @@ def evaluate(
         accelerator: the processes.
         final: whether the weights are those that are kept.
         kept: gets the texts that the task wants to be kept.
+        told: gets what the task finds beside metrics.
 
     Returns:
         Name → value, equal on all processes.
@@ -46,7 +48,7 @@ def evaluate(
     # A task may draw random numbers while it makes batches or strings; a fixed seed makes every evaluation repeatable.
     seed_everything(seed_for("evaluation", accelerator.process_index), accelerator.device)
     batches = _SharedBatches(task, split, batch_size, accelerator)
-    batches.final, batches.kept = final, kept
+    batches.final, batches.kept, batches.told = final, kept, told
     metrics = task.evaluate(model, batches, info)
     model.train(training)
     return metrics
@@ -56,6 +58,7 @@ class _SharedBatches(Batches):
     """The share of one process of all batches of a split."""
 
     kept: dict[str, str] | None = None
+    told: dict[str, Any] | None = None
 
     def __init__(self, task: Task, split: Sized, batch_size: int, accelerator: Accelerator) -> None:
         self._task, self._split, self._accelerator = task, split, accelerator
@@ -71,6 +74,10 @@ class _SharedBatches(Batches):
     def keep(self, name: str, text: str) -> None:
         if self.kept is not None:
             self.kept[name] = text
+
+    def tell(self, name: str, found: Any) -> None:
+        if self.told is not None:
+            self.told[name] = found
 
     def in_order(self, pieces: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         found = {name: _joined([piece[name] for piece in pieces]) for name in (pieces[0] if pieces else ())}

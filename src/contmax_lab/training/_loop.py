@@ -18,7 +18,7 @@ from contmax_lab.runs import Run
 from contmax_lab.training._batches import Loaded, Order, Plan
 from contmax_lab.training._evaluation import evaluate
 from contmax_lab.training._learner import Learner, diverged
-from contmax_lab.training._optimizer import load_optimizer_state, optimizer_state
+from contmax_lab.training._optimizer import learning_rate, load_optimizer_state, optimizer_state
 from contmax_lab.training._processes import StopRequest, accelerator_for, stop_requests
 from contmax_lab.training._progress import Display, TensorBoard, WeightsAndBiases, events_for
 from contmax_lab.training._saving import Saver, joined, section
@@ -27,7 +27,9 @@ from contmax_lab.training._saving import Saver, joined, section
 _REFUSALS = ("must be finite", "to satisfy the constraint")
 
 
-def train(recipe: Recipe, run: Run, *, resume: bool = False, test: bool = False) -> dict[str, Any]:
+def train(
+    recipe: Recipe, run: Run, *, resume: bool = False, test: bool = False, extend: bool = False
+) -> dict[str, Any]:
     """Train a recipe in a folder, from the start or from the last checkpoint.
 
     Args:
@@ -35,6 +37,8 @@ def train(recipe: Recipe, run: Run, *, resume: bool = False, test: bool = False)
         run: the folder.
         resume: go on where a run in that folder stopped; a run that is done returns its results.
         test: measure the best weights on the test examples at the end, also of a run that is done without that.
+        extend: with `resume`, a run that was begun with fewer epochs, or less patience, goes on, even if it is done;
+            and at its end it keeps what it needs for that, weights, best weights and the state of the optimizer.
 
     Returns:
         The content of results.json: ``valid``, ``test``, ``best_epoch``, ``epochs``, ``steps``, ``processes``,
@@ -53,24 +57,44 @@ def train(recipe: Recipe, run: Run, *, resume: bool = False, test: bool = False)
     with contextlib.ExitStack() as stack:
         if accelerator.is_main_process:
             stack.enter_context(run.claimed())
-            run.begin(recipe, resume=resume)
+            run.begin(recipe, resume=resume, extend=extend)
         accelerator.wait_for_everyone()
-        done = run.results()
-        if done is not None and not (test and run.is_untested()):
+        done, goes_on = run.results(), extend and run.is_extended_by(recipe)
+        if done is not None and not goes_on and not (test and run.is_untested()):
             return done
         request = stack.enter_context(stop_requests())
         training = _Training(recipe, run, accelerator, request, stack.enter_context(Saver(run)))
-        if done is not None:
+        if done is not None and not goes_on:
             return training.tested(done)
         training.restore()
+        if goes_on:
+            training.extend()
         try:
             training.fit()
-            return training.finish(test)
+            return training.finish(test, extendable=extend)
         except ValueError as error:
             if not any(words in str(error) for words in _REFUSALS):
                 raise
             why = " ".join(str(error).split())[:120]
             raise diverged(f"the training diverged after step {training.position.step}: {why} …") from None
+
+
+def extension_note(recipe: Recipe, run: Run) -> str:
+    """What `train` does with a run that the recipe makes longer, in a line; empty if it does not make it longer."""
+    if not run.is_extended_by(recipe) or not (history := run.history()):
+        return ""
+    now, begun, done = recipe.training, run.recipe(recipe.task).training, history[-1]["epoch"]
+    if now.epochs < begun.epochs:
+        return ""
+    told = f"{run.folder} goes on after epoch {done}, now up to epoch {now.epochs}"
+    if begun.epochs == now.epochs or now.schedule not in ("cosine", "linear"):
+        return told
+    share = learning_rate(now, done, now.epochs) / now.learning_rate if not now.warmup_steps else None
+    rate = f", {share:.0%} of the highest" if share is not None else ""
+    return (
+        f"{told}; training.schedule {now.schedule} falls to 0 with the last epoch, so that the learning rate is now "
+        f"that of a training of {now.epochs} epochs{rate}. Trained so from the start, the result would be another one"
+    )
 
 
 @dataclasses.dataclass
@@ -95,14 +119,19 @@ class _Training:
         self.recipe, self.run, self.accelerator, self.request, self.saver = recipe, run, accelerator, request, saver
         self.config = recipe.training
         self.task = recipe.task
-        self.splits = self.task.load(recipe.data, recipe.seed)
+        self.splits = recipe.load()
         for name, split in (("training", self.splits.train), ("validation", self.splits.valid)):
             if not len(split):
                 raise LabError(f"there are no {name} examples; check the section data of the recipe")
+        if self.config.monitor in self.task.rising and self.config.goal == "min":
+            told = f"training.monitor {self.config.monitor} is best where it is largest, but training.goal is min"
+            raise UsageError(f"{told}; pass --training.goal max")
         self.plan = Plan(self.config, recipe.seed, len(self.splits.train), self.task.lengths(self.splits.train))
         self.learner = Learner(recipe, self.splits, accelerator)
         self.position = _Position()
         self.best_weights: dict[str, Tensor] = {}
+        # Key of results.json → part of the data → what the task has found beside metrics.
+        self.told: dict[str, dict[str, Any]] = {}
         self._last_tick = self._last_save = time.monotonic()
 
     # -- checkpoints ---------------------------------------------------------------------------------------------------
@@ -126,6 +155,19 @@ class _Training:
         self.accelerator.wait_for_everyone()
         if self.accelerator.is_main_process:
             self.run.truncate_metrics(self.position.metrics_bytes)
+
+    def extend(self) -> None:
+        """Write down that the run becomes longer, once nothing can be in the way of that."""
+        patience, stale = self.config.patience, self.position.stale
+        if 0 < patience <= stale:
+            raise UsageError(
+                f"{self.run.folder} stopped early, after {self.position.epoch} epochs: training.patience is "
+                f"{patience}, and {stale} evaluations had no new best. More epochs alone change nothing; pass a larger "
+                "--training.patience too, or 0 for no early stop"
+            )
+        if self.accelerator.is_main_process:
+            self.run.extend(self.recipe)
+        self.accelerator.wait_for_everyone()
 
     def save(self) -> None:
         sums = self.learner.sums()
@@ -229,15 +271,18 @@ class _Training:
             place.write(position.step, points)
 
     def _evaluated(self, part: str, *, final: bool = False) -> dict[str, float]:
-        """The metrics of the current weights; if these are final, texts that the task makes are stored too."""
+        """The metrics of the current weights; if these are final, what else the task makes is stored too."""
         batch_size = self.config.evaluation_batch_size or self.config.batch_size
-        kept = dict[str, str]() if final else None
+        kept, told = dict[str, str](), dict[str, Any]()
         data = getattr(self.splits, part), self.splits.info, batch_size
-        metrics = evaluate(self.learner.bare_model, self.task, *data, self.accelerator, final=final, kept=kept)
+        model = self.learner.bare_model
+        metrics = evaluate(model, self.task, *data, self.accelerator, final=final, kept=kept, told=told)
+        for name, found in told.items() if final else ():
+            self.told.setdefault(name, {})[part] = found
         bad = [name for name, value in metrics.items() if not math.isfinite(value)]
         if bad:
             raise diverged(f"{bad[0]} on held-out examples is {metrics[bad[0]]} after epoch {self.position.epoch}")
-        if kept and self.accelerator.is_main_process:
+        if final and kept and self.accelerator.is_main_process:
             self.run.keep(part, kept)
         return metrics
 
@@ -261,12 +306,13 @@ class _Training:
         """The results of a run that is done, to which those of its best weights on the test examples are added."""
         self.learner.load_weights(read_checkpoint(self.run.weights).tensors)
         results = {**done, "test": self._evaluated("test", final=True)}
+        results |= {name: {**done.get(name, {}), **parts} for name, parts in self.told.items()}
         if self.accelerator.is_main_process:
             self.run.write_results(results)
         self.accelerator.wait_for_everyone()
         return results
 
-    def finish(self, test: bool) -> dict[str, Any]:
+    def finish(self, test: bool, *, extendable: bool) -> dict[str, Any]:
         self.save()
         position = self.position
         self.learner.load_weights(self.best_weights)
@@ -285,9 +331,12 @@ class _Training:
                 "seconds": round(position.seconds, 3),
                 "seconds_per_epoch": round(position.seconds / max(position.epoch, 1), 6),
             },
+            "remarks": [*self.splits.info.get("remarks", ())],
+            **self.told,
         }
         self.saver.wait()
         if self.accelerator.is_main_process:
-            self.run.finish(Checkpoint(self.best_weights, {"best_epoch": position.best_epoch}), results)
+            best = Checkpoint(self.best_weights, {"best_epoch": position.best_epoch})
+            self.run.finish(best, results, extendable=extendable)
         self.accelerator.wait_for_everyone()
         return results

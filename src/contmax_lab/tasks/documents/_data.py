@@ -151,6 +151,7 @@ def load(data: DocumentsData, seed: int = 0) -> Splits:
         test = test.with_draws(seed)
     known = [read.words[number - FIRST_WORD] for number in words.tolist()]
     info = {"vectors": table, "words": known, "vocabulary": len(known), "dimensions": columns}
+    info["classes"] = ("negative", "positive")
     return Splits(train[~held_out], train[held_out], test, info)
 
 

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from contmax_lab.contract import Batch, Figure, Look, Prediction, Section, Splits, Table, Task, TrainedRun
+from contmax_lab.contract import Batch, Figure, Look, Prediction, Section, Splits, Table, TrainedRun
 from contmax_lab.data import NumberedReviews
-from contmax_lab.labelled import text_figure
+from contmax_lab.labelled import Classifier, class_measures, text_figure
 from contmax_lab.tasks.documents import SETTINGS, DocumentsData, DocumentsModel
 from contmax_lab.tasks.documents._data import FIRST_WORD, load
 from contmax_lab.tasks.documents._model import Reader, take_over
@@ -48,7 +48,7 @@ def _title(model: DocumentsModel, reading: Reading) -> str:
     return f"{_NAMES[model.attention]} {form}{functions}: {float(reading.logits.sigmoid()):.0%} positive"
 
 
-class DocumentClassification(Task, settings=SETTINGS):
+class DocumentClassification(Classifier, settings=SETTINGS):
     """Positive or negative?"""
 
     summary = "film reviews, positive or negative, by attention over their words"
@@ -77,7 +77,8 @@ class DocumentClassification(Task, settings=SETTINGS):
     def measures(self, output: Reading, batch: Batch) -> dict[str, Tensor]:
         """Whether the label is right, and the share of the words that are attended; likewise of shortened reviews."""
         labels, words = batch["labels"], output.mask.sum(-1)
-        measures = {"accuracy": _right(output.logits, labels), "attended": output.inside.sum(-1) / words}
+        scores = torch.stack([torch.zeros_like(output.logits), output.logits], -1)
+        measures = {**class_measures(scores, labels, rarest=1), "attended": output.inside.sum(-1) / words}
         for name, rest in output.shortened.items():
             # A review without words is answered by tossing a coin.
             measures[name] = torch.where(rest.words > 0, _right(rest.logits, labels), 0.5)

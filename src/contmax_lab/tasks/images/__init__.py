@@ -21,11 +21,14 @@ class ImagesData(LabelledData):
         file: in a table, the name of the column with the paths.
         label: in a table, the name of the column with the labels.
         size: all images are resized to a square with this many pixels along each side.
+        skip_broken: leave out images that cannot be read, instead of ending with an error; contmax data check and the
+            results name them.
     """
 
     file: str = "file"
     label: str = "label"
     size: PositiveInt = 64
+    skip_broken: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,11 +8,13 @@ import torch
 from torch import Tensor
 
 from contmax_lab.contract import Splits
-from contmax_lab.data import IMAGE_SUFFIXES, Place, pixels, read_table
+from contmax_lab.data import IMAGE_SUFFIXES, BrokenImageError, Place, pixels, read_table
 from contmax_lab.errors import LabError
-from contmax_lab.labelled import Label, read_parts
+from contmax_lab.labelled import Label, Targets, read_parts
 from contmax_lab.tasks.images import ImagesData
 
+# Broken images whose errors are shown; the rest is counted.
+_NAMED = 5
 _WHAT = "FOLDER, with a folder for each class in it, or a table with the columns file and label"
 
 
@@ -54,13 +56,47 @@ def load(data: ImagesData) -> Splits:
             files[named] = _File(named, Label(row.text(data.label), row.place))
         return list(files.values())
 
-    def part(files: Sequence[_File], target: Tensor) -> Pictures:
-        # Errors name the line of a table; in a folder the file itself is the place.
-        own = [pixels(f.path, data.size, f.label.place if f.label.place.line else None) for f in files]
-        stacked = torch.stack(own) if own else torch.empty(0, 3, data.size, data.size, dtype=torch.uint8)
-        return Pictures(stacked, target, [f.path.name for f in files])
+    broken: list[BrokenImageError] = []
 
-    return read_parts(read, data, _WHAT).splits(part, size=int(data.size))
+    def part(files: Sequence[_File], target: Tensor) -> Pictures:
+        own: dict[int, Tensor] = {}
+        for place, file in enumerate(files):
+            found = _pixels(file, data)
+            if isinstance(found, BrokenImageError):
+                broken.append(found)
+            else:
+                own[place] = found
+        if files and not own:
+            raise LabError(f"all images of a part of the data, {len(files)}, are broken, e.g. {broken[-1]}")
+        stacked = torch.stack([*own.values()]) if own else torch.empty(0, 3, data.size, data.size, dtype=torch.uint8)
+        return Pictures(stacked, target[[*own]], [files[place].path.name for place in own])
+
+    splits = read_parts(read, data, _WHAT).splits(part, size=int(data.size))
+    _require_every_class(splits.info["targets"])
+    if not broken:
+        return splits
+    more = f"; and {len(broken) - _NAMED} more" if len(broken) > _NAMED else ""
+    images = "1 broken image was" if len(broken) == 1 else f"{len(broken)} broken images were"
+    told = f"{images} skipped: {'; '.join(map(str, broken[:_NAMED]))}{more}"
+    return dataclasses.replace(splits, info={**splits.info, "remarks": [told, *splits.info["remarks"]]})
+
+
+def _pixels(file: _File, data: ImagesData) -> Tensor | BrokenImageError:
+    """The image, or where broken images are skipped the error."""
+    try:
+        # Errors name the line of a table; in a folder the file itself is the place.
+        return pixels(file.path, data.size, file.label.place if file.label.place.line else None)
+    except BrokenImageError as error:
+        if data.skip_broken:
+            return error
+        raise LabError(f"{error}; to leave out images that cannot be read pass --data.skip_broken true") from None
+
+
+def _require_every_class(targets: Targets) -> None:
+    """Raise an error if a class has lost all its training examples."""
+    for name, count in zip(targets.classes, targets.counts, strict=False):
+        if not count:
+            raise LabError(f"every training image of the class {name} is broken; mend one, or leave the class out")
 
 
 def _files_of_folders(folder: Path) -> list[_File]:

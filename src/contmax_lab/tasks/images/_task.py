@@ -63,7 +63,8 @@ class ImageReader(nn.Module):
         context, heads = self.attention(hidden.flatten(2).mT, grid=grid)
         centres = cell_centres(grid, hidden).expand(len(hidden), -1, -1)
         mask = torch.ones(centres.shape[:-1], dtype=torch.bool, device=hidden.device)
-        return Answer(self.decision(self.dropout(context)), self.decision.deviation, heads, centres, mask)
+        scores = self.decision(self.dropout(context))
+        return Answer(scores, self.decision.deviation, heads, centres, mask, self.decision.targets)
 
     def encode(self, pixels: Tensor) -> Tensor:
         """What is attended to, (B, hidden_dim, H', W')."""

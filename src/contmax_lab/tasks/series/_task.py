@@ -1,6 +1,7 @@
 """The task series: a network, pictures of where it looks, what it says of a new series."""
 
 import dataclasses
+import datetime
 from collections.abc import Sequence, Sized
 from pathlib import Path
 from typing import Any, ClassVar, cast
@@ -17,10 +18,12 @@ from contmax_lab.drawing import Theme
 from contmax_lab.errors import LabError, UsageError
 from contmax_lab.labelled import Answer, Decision, LabelledTask, Panel, PanelPicture, Targets, attention_over, said
 from contmax_lab.tasks.series import SETTINGS, SeriesModel
-from contmax_lab.tasks.series._data import Scale, Series, load, read_series
+from contmax_lab.tasks.series._data import load
+from contmax_lab.tasks.series._reading import read_series
+from contmax_lab.tasks.series._scale import Scale, Series
 
-# Positions of the observations, (L,); channels and elapsed time, (L, C + 1).
-Observed = tuple[Tensor, Tensor]
+# Positions of the observations, (L,); channels, (L, C); which of them were observed, (L, C).
+Observed = tuple[Tensor, Tensor, Tensor]
 
 
 class SeriesReader(nn.Module):
@@ -32,39 +35,60 @@ class SeriesReader(nn.Module):
         targets: classes or numbers.
 
     Example:
-        >>> from contmax_lab.tasks.series._data import Columns
+        >>> from contmax_lab.tasks.series._columns import Columns
         >>> scale = Scale(Columns("id", "time", "label", ("level",)), (0.0,), (1.0,), 1.0)
         >>> reader = SeriesReader(SeriesModel(hidden_dim=8), scale, Targets(("no", "yes")))
         >>> mask, positions = torch.ones(2, 9, dtype=torch.bool), torch.rand(2, 9).sort().values
-        >>> reader({"values": torch.randn(2, 9, 2), "positions": positions, "mask": mask}).scores.shape
+        >>> batch = {"values": torch.randn(2, 9, 2), "observed": mask.unsqueeze(-1), "positions": positions}
+        >>> reader({**batch, "mask": mask, "static": torch.zeros(2, 0)}).scores.shape
         torch.Size([2, 2])
     """
 
     def __init__(self, model: SeriesModel, scale: Scale, targets: Targets) -> None:
         super().__init__()
         width = model.hidden_dim
-        # Channels, elapsed time, position.
-        self.first = nn.Conv1d(len(scale.centres) + 2, width, model.kernel_size, padding="same")
+        # Of channels that have gaps the network also sees where they were observed.
+        self.gaps = [channel for channel, gap in enumerate(scale.gaps) if gap]
+        # Channels, elapsed time, position, gaps.
+        self.first = nn.Conv1d(len(scale.centres) + 2 + len(self.gaps), width, model.kernel_size, padding="same")
         self.second = nn.Conv1d(width, width, model.kernel_size, padding="same")
         self.dropout = nn.Dropout(model.dropout)
         basis = contmax.basis.GaussianBasis.covering(model.functions)
         self.attention = attention_over(basis, width, model)
-        self.decision = Decision(self.attention.width, targets, dataclasses.astuple(scale))
+        static = sum(own.width for own in scale.static)
+        self.decision = Decision(self.attention.width + static, targets, dataclasses.astuple(scale))
 
     def forward(self, batch: Batch) -> Answer:
-        """Answers to ``values`` (B, L, C + 1) at ``positions`` (B, L), ``mask`` (B, L) saying which are there."""
-        mask, positions = batch["mask"], batch["positions"]
+        """Answers to series.
+
+        Args:
+            batch: ``values`` (B, L, C + 1), channels and elapsed time; ``observed`` (B, L, C), which channels were;
+                ``positions`` (B, L); ``mask`` (B, L), which observations are there; ``static`` (B, S).
+        """
+        mask, positions, observed = batch["mask"], batch["positions"], batch["observed"]
         there = mask.unsqueeze(1)
-        inputs = torch.cat([batch["values"], positions.unsqueeze(-1)], -1).mT * there
+        # Whatever stands where nothing was observed, even NaN, matters to nothing.
+        channels = torch.where(observed, batch["values"][..., :-1], 0.0)
+        shown = observed[..., self.gaps].to(channels)
+        inputs = torch.cat([channels, batch["values"][..., -1:], positions.unsqueeze(-1), shown], -1).mT * there
         hidden = F.gelu(self.first(inputs)) * there
         hidden = hidden + F.gelu(self.second(self.dropout(hidden))) * there
         context, heads = self.attention(hidden.mT, mask=mask, positions=positions)
-        return Answer(self.decision(self.dropout(context)), self.decision.deviation, heads, positions, mask)
+        scores = self.decision(torch.cat([self.dropout(context), batch["static"]], -1))
+        return Answer(scores, self.decision.deviation, heads, positions, mask, self.decision.targets)
 
 
 def _draw(axis: Any, panel: Panel[Observed], row: int, theme: Theme) -> None:
-    positions, values = panel.shown
-    plot_series_attention(positions, values[:, :-1], ax=axis, limits=(0, 1))
+    positions, values, observed = panel.shown
+    axis.set_xlim(0, 1)
+    for channel, seen in zip(values.unbind(1), observed.unbind(1), strict=True):
+        # A line goes through the observed values of its channel, however many others were observed in between.
+        if seen.any():
+            plot_series_attention(positions[seen], channel[seen], ax=axis, limits=(0, 1))
+    if not len(positions):
+        axis.set_yticks([])
+        axis.text(0.5, 0.5, "no observation", ha="center", va="center", transform=axis.transAxes)
+        return
     for number, head in enumerate(panel.answer.heads):
         own, colour = axis.twinx(), theme.colour(row + number)
         plot_series_attention(positions, None, head.weights, head.density, ax=own, limits=(0, 1), color=colour)
@@ -79,12 +103,13 @@ def _finish(axes: list[Any], columns: int) -> None:
 
 PICTURE = PanelPicture[Observed](
     "Where the models look over time",
-    "Channels over time (thin lines) and what each model attends to (colour, one for each head). Bars are weights of "
+    "Channels over time (thin lines, dots where there is one value) and what each model attends to (colour, one for "
+    "each head). Bars are weights of "
     "single observations, curves are densities over continuous time; outside the shaded interval sparse attention is "
     "exactly zero.",
     size=(3.1, 1.7),
     least_width=5.0,
-    shown=lambda series, place: (series.positions[place], series.values[place]),
+    shown=lambda series, place: (series.positions[place], series.values[place][:, :-1], series.observed[place]),
     most=3,
     draw=_draw,
     finish=_finish,
@@ -105,9 +130,20 @@ class SeriesTask(LabelledTask, settings=SETTINGS):
 
     def batch(self, split: Sized, indices: Sequence[int]) -> Batch:
         """Observations and their positions, padded; which of them are there; targets."""
-        series = cast(Series, split)
-        inputs = _padded([series.values[i] for i in indices], [series.positions[i] for i in indices])
-        return {**inputs, "target": series.target[list(indices)]}
+        series, chosen = cast(Series, split), list(indices)
+        values, observed, positions = (
+            pad_sequence([own[i] for i in chosen], batch_first=True, padding_value=padding)
+            # Pad with the end of the interval, so that positions never fall.
+            for own, padding in ((series.values, 0.0), (series.observed, 0.0), (series.positions, 1.0))
+        )
+        if not positions.shape[1]:
+            # No series of the batch has an observation; a convolution needs one step, which the mask takes away.
+            values, observed = (F.pad(each, (0, 0, 0, 1)) for each in (values, observed))
+            positions = F.pad(positions, (0, 1), value=1.0)
+        lengths = torch.tensor([len(series.positions[i]) for i in chosen])
+        mask = torch.arange(positions.shape[1]) < lengths.unsqueeze(-1)
+        batch = {"values": values, "observed": observed, "positions": positions, "mask": mask}
+        return {**batch, "static": series.static[chosen], "target": series.target[chosen]}
 
     def lengths(self, split: Sized) -> Sequence[int]:
         """Observations of each series."""
@@ -125,22 +161,24 @@ class SeriesTask(LabelledTask, settings=SETTINGS):
         series, *more = read_series(path, scale.columns, labelled=False)
         if more:
             raise LabError(f"{path} has {1 + len(more)} series ({series.name}, {more[0].name} …); pass one of them")
-        (values,), (positions,) = scale.inputs([series])
-        answer = model(_padded([values], [positions]))
-        seen = series.time[answer.inside[0]]
+        one = scale.part([series], torch.zeros(1))
+        answer = model(self.batch(one, [0]))
+        seen = series.time[answer.inside[0, : len(series.time)]]
         text = said(answer, info)
-        when = f", between the times {float(seen[0]):.10g} and {float(seen[-1]):.10g}" if len(seen) else ""
-        lines = [text, f"attended: {len(seen)} of {len(positions)} observations{when}"]
-        panel = Panel(f"series {series.name}", text, (positions, values), answer)
+        ends = [_moment(float(time), scale) for time in seen[:: max(len(seen) - 1, 1)][:2]]
+        when = f", between the times {ends[0]} and {ends[-1]}" if ends else ""
+        lines = [text, f"attended: {len(seen)} of {len(series.time)} observations{when}"]
+        if unknown := [name for name, told in zip(scale.columns.static, series.static, strict=True) if not told]:
+            lines.append(f"not known: {', '.join(unknown)}")
+        panel = Panel(f"series {series.name}", text, PICTURE.shown(one, 0), answer)
         return Prediction("\n".join(lines), PICTURE.of_panels([[panel]]))
 
 
-def _padded(values: Sequence[Tensor], positions: Sequence[Tensor]) -> Batch:
-    lengths = torch.tensor([len(each) for each in positions])
-    padded = pad_sequence(list(values), batch_first=True)
-    mask = torch.arange(padded.shape[1]) < lengths.unsqueeze(-1)
-    # Pad with the end of the interval, so that positions never fall.
-    return {"values": padded, "positions": pad_sequence(list(positions), True, 1.0), "mask": mask}
+def _moment(time: float, scale: Scale) -> str:
+    """A time as a table would have it; durations in seconds."""
+    if scale.clock == "date":
+        return datetime.datetime.fromtimestamp(time, datetime.UTC).isoformat(" ", "seconds").removesuffix("+00:00")
+    return f"{time:.10g}" + (" s" if scale.clock == "duration" else "")
 
 
 TASK = SeriesTask()

@@ -69,7 +69,7 @@ class TextReader(nn.Module):
         mask = batch["tokens"] != PADDING
         context, heads = self.attention(self.encode(batch["tokens"]), mask=mask)
         scores = self.decision(self.dropout(context))
-        return Answer(scores, self.decision.deviation, heads, middles(mask), mask)
+        return Answer(scores, self.decision.deviation, heads, middles(mask), mask, self.decision.targets)
 
     def encode(self, tokens: Tensor) -> Tensor:
         """What is attended to, (B, L, hidden_dim)."""

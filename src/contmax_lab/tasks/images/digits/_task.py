@@ -31,7 +31,7 @@ _SHIPPED = Path(__file__).with_name("pretrained")
 def load(data: DigitsData) -> Splits:
     """All images, split at random."""
     train, valid, test = (_pictures(part) for part in handwritten_digits(data.valid, data.test, data.split))
-    targets = Targets(tuple(map(str, range(DIGIT_CLASSES))))
+    targets = Targets(tuple(map(str, range(DIGIT_CLASSES)))).counted(train.target)
     info = {"classes": targets.classes, "targets": targets, "size": DIGIT_SIDE * _TIMES}
     return Splits(train, valid, test, info)
 

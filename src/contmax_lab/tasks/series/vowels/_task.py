@@ -7,7 +7,9 @@ import torch
 from contmax_lab.contract import Splits, attention_table, seedless
 from contmax_lab.data import Place, Utterances, japanese_vowels
 from contmax_lab.labelled import Label, OnInstalledData, Parts, Targets
-from contmax_lab.tasks.series._data import Columns, OneSeries, splits_of
+from contmax_lab.tasks.series._columns import Columns
+from contmax_lab.tasks.series._data import splits_of
+from contmax_lab.tasks.series._reading import OneSeries
 from contmax_lab.tasks.series._task import SeriesTask
 from contmax_lab.tasks.series.vowels import SETTINGS, VowelsData
 
