@@ -1,4 +1,4 @@
-"""The decorator for kernels that Python calls: compiled by numba, and cached on disk from one process to the next.
+"""A decorator for kernels that Python calls: numba compiles them, and the result is cached on disk for later processes.
 
 numba's own cache compares only the time stamp of a function's file, not of the files of the functions it calls. This
 cache compares a digest of all sources of CPU kernels: after a change in any of them all kernels are compiled again.
@@ -20,7 +20,7 @@ _FOLDER = Path(__file__).parent.parent
 def kernel(**options: Any) -> Callable[[Callable[..., None]], Any]:
     """``numba.njit(nogil=True, **options)``, cached on disk if a folder for it can be written.
 
-    Without the GIL, `contmax.kernels.cpu._threads` runs a kernel on several threads.
+    The kernel releases the GIL, so that `contmax.kernels.cpu._threads` can run it on several threads at once.
     """
 
     def compile_lazily(function: Callable[..., None]) -> Any:

@@ -31,7 +31,7 @@ _E3, _E4 = np.float32(0.00837481577816), np.float32(0.00138368461369)
 
 
 def log(x):  # type: ignore[no-untyped-def]
-    """ln x for finite positive normal x: x = 2ᵉ·m with √½ ≤ m < √2."""
+    """ln x = e ln 2 + ln m for x = 2ᵉ·m with √½ ≤ m < √2; x must be positive, finite and not subnormal."""
 
 
 def exp(x):  # type: ignore[no-untyped-def]

@@ -1,9 +1,9 @@
-"""Compression of the entries of a row above a threshold, and its inverse, on vectors of 64 bytes in numba code.
+"""Compression copies the entries of a row above a threshold side by side; expansion is its inverse. For numba code.
 
-LLVM vectorises most loops by itself, but not a loop whose output position depends on the data. These intrinsics
-emit LLVM's compress and expand operations, which compile to one instruction per vector on AVX-512, and elsewhere to a
-short scalar sequence. A `mask` is an integer with one bit per lane; arrays are C-contiguous, and offsets are flat
-indices of elements.
+LLVM vectorises most loops by itself, but not a loop whose output position depends on the data. These intrinsics emit
+LLVM's compress and expand operations on vectors of 64 bytes, which compile to one instruction per vector on AVX-512,
+and elsewhere to a short scalar sequence. A `mask` is an integer with one bit per lane; arrays are C-contiguous, and
+offsets are flat indices of elements.
 """
 
 import llvmlite.binding as llvm
@@ -56,7 +56,7 @@ def _splat(builder, scalar, lanes):  # type: ignore[no-untyped-def]
 
 
 def _first_lanes(builder, count, lanes):  # type: ignore[no-untyped-def]
-    """A boolean vector: true in lanes 0 … count − 1, in all lanes where count is larger."""
+    """A boolean vector, true in lanes 0 … count − 1, or in all `lanes` if `count` is larger."""
     order = ir.Constant(ir.VectorType(_INT32, lanes), list(range(lanes)))
     return builder.icmp_unsigned("<", order, _splat(builder, builder.trunc(count, _INT32), lanes))
 
@@ -88,7 +88,7 @@ def _above(typing_context, array, offset, count, threshold):  # type: ignore[no-
 
 @intrinsic
 def _compress(typing_context, source, offset, mask, target, position):  # type: ignore[no-untyped-def]
-    """Copy the masked lanes of the vector at source[offset] to target[position:], without gaps."""
+    """Copy the lanes that `mask` selects, of the vector at source[offset], to target[position:] without gaps."""
 
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
         vector, pointer, align, suffix = _vector_at(context, builder, signature.args[0], *arguments[:2])
@@ -105,7 +105,7 @@ def _compress(typing_context, source, offset, mask, target, position):  # type: 
 
 @intrinsic
 def _expand(typing_context, source, position, mask, factor, target, offset, count):  # type: ignore[no-untyped-def]
-    """Write factor·source[position:] to the masked lanes of target[offset:offset + count], and 0 to the other lanes."""
+    """Fill target[offset:offset + count]: lanes that `mask` selects get factor·source[position:] in turn, others 0."""
 
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
         vector, pointer, align, suffix = _vector_at(context, builder, signature.args[0], *arguments[:2])
@@ -133,7 +133,7 @@ def _ones(typing_context, mask):  # type: ignore[no-untyped-def]
 def wide_vectors(typing_context):  # type: ignore[no-untyped-def]
     """Let LLVM use vectors of 512 bits in the calling function, where the processor has them.
 
-    LLVM's default is 256 bits, because 512 bits slow old processors down, but with 256 polynomials take twice as long.
+    LLVM's default is 256 bits, because 512 bits slow old processors down. But then polynomials take twice as long.
     """
 
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
@@ -146,7 +146,7 @@ def wide_vectors(typing_context):  # type: ignore[no-untyped-def]
 
 @njit
 def compress_above(key, start, columns, threshold, target, j, other=None, other_target=None):  # type: ignore[no-untyped-def]
-    """Copy the entries > threshold among key[start:start + columns] to the front of target[j]; returns their number.
+    """Copy the entries > threshold among key[start:start + columns] to the front of target[j], and return their number.
 
     If `other` is given, its entries at the copied positions go to other_target[j].
     """

@@ -1,4 +1,4 @@
-"""Launches that cache the kernels Triton compiled, by the kinds of their arguments (dtypes, alignment).
+"""Launches of Triton's kernels. Compiled kernels are cached by the kinds (dtypes, alignment) of their arguments.
 
 ``kernel[grid](…)`` examines every argument to find the compiled kernel that fits, which takes longer than most of our
 kernels run. `Launch` lets Triton do so once for each kind of arguments, and from then on calls the launcher of the
@@ -26,7 +26,7 @@ def device_of(x: Tensor) -> contextlib.AbstractContextManager[object]:
 
 
 class Launch:
-    """``kernel[grid](*tensors, *numbers, **kinds, num_warps=warps)``; each call adds the tensors.
+    """The launch ``kernel[grid](*tensors, *numbers, **kinds, num_warps=warps)``; each call passes only the tensors.
 
     Every kernel is launched by this class.
 
@@ -85,12 +85,12 @@ class Launch:
         elif not _triton_private.LAUNCHES_DIRECTLY:
             call.compiled[self.grid](*tensors, *self.after_tensors)
         else:
-            # Pass addresses: for a tensor, the launcher would call `data_ptr` and let the driver check the result.
+            # Addresses replace tensors: of a tensor the launcher would call `data_ptr`, and let the driver check it.
             _, start, before = call
             start(*self.grid, current_stream_of(device), *before, *addresses, *self.after_tensors)
 
     def direct_call(self, tensors: Sequence[Tensor | None]) -> DirectCall | None:
-        """The cached call for tensors of these kinds; None if there is none, or this Triton takes no addresses."""
+        """The cached call for tensors of these kinds; None if none is cached, or if this Triton takes no addresses."""
         return self._compiled.get(_kinds_and_addresses(tensors)[0]) if _triton_private.LAUNCHES_DIRECTLY else None
 
     def _by_triton(self, tensors: tuple[Tensor | None, ...]) -> Any:
@@ -124,7 +124,7 @@ class ReadyLaunch:
             or current_device() != self._device
             or not _triton_private.may_be_cached(self._kernel)
         ):
-            # Call the launch, and keep its compiled kernel if all tensors are aligned to 16 bytes.
+            # Call the launch; if all tensors are aligned to 16 bytes, store its compiled kernel for later calls.
             launch = self._launch
             none = (None,) * (len(launch.kernel.arg_names) - len(launch.after_tensors) - len(tensors))
             launch(*tensors, *none)
@@ -138,7 +138,10 @@ class ReadyLaunch:
 
 @cached
 def _compiled_kernels(*known: Any) -> dict[tuple[Any, ...], DirectCall]:
-    """Compiled kernels by kinds of tensors: one dictionary for each function, its options and kinds of numbers."""
+    """A dictionary from kinds of tensors to compiled kernels, empty at first.
+
+    There is one for each `known`: a function, the options of its launch, and the kinds of its numbers.
+    """
     return {}
 
 

@@ -9,7 +9,7 @@ _HAS_PTX = tl.constexpr(not triton.knobs.runtime.interpret and torch.version.hip
 
 @triton.jit
 def marked(x, place, BITS: tl.constexpr):
-    """(x & BITS) | place as one instruction, where the compiler emits two."""
+    """(x & BITS) | place in one instruction: from this expression the compiler would make two."""
     if _HAS_PTX:
         inputs = [x, tl.full(x.shape, BITS, tl.int32), tl.broadcast_to(place, x.shape)]
         return tl.inline_asm_elementwise("lop3.b32 $0, $1, $2, $3, 0xEA;", "=r,r,r,r", inputs, tl.int32, True, 1)
@@ -19,7 +19,7 @@ def marked(x, place, BITS: tl.constexpr):
 
 @triton.jit
 def quick_log2(u):
-    """log₂ u to 2⁻²²: an absolute error for ½ < u < 2, a relative error elsewhere; −∞ for u < 1.2e-38."""
+    """log₂ u with an error of at most 2⁻²², absolute for ½ < u < 2 and relative elsewhere; −∞ for u < 1.2e-38."""
     if _HAS_PTX:
         return tl.inline_asm_elementwise("lg2.approx.ftz.f32 $0, $1;", "=f,f", [u], tl.float32, True, 1)
     else:

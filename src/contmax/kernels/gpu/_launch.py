@@ -1,4 +1,4 @@
-"""Rows of tensors as kernels address them, and the sizes of blocks, slices and candidate lists."""
+"""How kernels address rows of tensors; sizes of blocks, of slices (parts of long rows) and of their candidate lists."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -11,7 +11,7 @@ from contmax.kernels import blocks_of, power_of_two
 
 
 class Rows(NamedTuple):
-    """The memory layout of tensors of one shape (*batch, n): rows of n elements, under three leading axes a, b, c."""
+    """The memory layout of tensors of one shape (*batch, n): rows of n elements. Batch axes become three, a, b, c."""
 
     total: int  # number of rows
     columns: int  # n
@@ -19,7 +19,10 @@ class Rows(NamedTuple):
 
 
 def as_rows(*tensors: Tensor) -> tuple[tuple[Tensor, ...], Rows]:
-    """Tensors of one shape and their `Rows`; copies them if lazily negated or if strides need more than three axes."""
+    """The tensors, which have one shape, and their `Rows`.
+
+    A lazily negated tensor is copied; all are copied if their strides need more than three leading axes.
+    """
     tensors = tuple([resolved(x) for x in tensors])
     rows = rows_of(tensors[0].shape, tuple([x.stride() for x in tensors]))
     return as_rows(*(x.contiguous() for x in tensors)) if rows is None else (tensors, rows)
@@ -50,7 +53,7 @@ MOST_SLICES = 2**28
 
 
 def most_rows(columns: int) -> int:
-    """The most rows of `columns` elements of one launch, which 32 bits can number with their slices."""
+    """The most rows of `columns` elements in one launch: 32 bits can number these rows and their slices."""
     return max(1, MOST_SLICES // blocks_of(columns, _SLICES_OF_FEW[0]))
 
 
@@ -100,9 +103,9 @@ class Block(NamedTuple):
     warps: int
 
 
-# Columns of a tile, which a warp loads at once.
+# A warp reads a row by tiles of this number of columns, which it loads at once.
 CHUNK = 512
-# (columns of a slice, capacity of its candidate list) for few rows and for many, measured on an H200.
+# (columns of a slice, capacity of its candidate list): the fastest on an H200 for few rows, and for many rows.
 _SLICES_OF_FEW, _SLICES_OF_MANY = (8192, 256), (32768, 512)
 # Kernels read only _SHORT slots of each list of a row if none of its lists is longer: most lists are short.
 _SHORT = 128
@@ -130,7 +133,7 @@ class Sizes(NamedTuple):
         """Constants of the kernels that read the lists; SLICES and SLOTS are powers of two ≥ `slices`, `capacity`."""
         powers = {"SLICES": power_of_two(self.slices), "SLOTS": power_of_two(self.capacity)}
         powers["SHORT"] = _SHORT if powers["SLOTS"] > 2 * _SHORT else powers["SLOTS"]
-        # With one α per row, some rows overflow their lists and are read whole: in wider chunks.
+        # If each row has its own α, some rows overflow their lists and are read whole. Wider chunks serve these rows.
         chunk = (16 if self.varied else 4) * CHUNK
         return {"SLICE": self.columns, "CHUNK": chunk, "CAPACITY": self.capacity, **powers}
 
@@ -144,9 +147,9 @@ class Lists(NamedTuple):
     """Candidate lists of all slices. They take a few per cent of the scores' memory, more if each row has its own α."""
 
     sizes: Sizes
-    values: Tensor  # in the dtype of the scores, so that nothing is rounded
-    places: Tensor  # columns within the slice
-    counts: Tensor  # above the capacity where a list overflowed
+    values: Tensor  # listed scores, in their own dtype, so that nothing is rounded
+    places: Tensor  # the columns of these scores within the slice
+    counts: Tensor  # the number of candidates of each slice, above the capacity where a list overflowed
 
 
 def lists_of(x: Tensor, rows: Rows, *, keeps_places: bool, varied: bool = False) -> Lists:
@@ -162,7 +165,7 @@ def lists_of(x: Tensor, rows: Rows, *, keeps_places: bool, varied: bool = False)
 
 
 def forward_block(columns: int, order: int) -> Block:
-    """The block of a forward pass over rows of `columns` scores; `order` is K (`order_of`)."""
+    """The block of a forward pass over rows of `columns` scores; `order` selects the code for powers (`order_of`)."""
     return _block(columns, 512, 1024) if order > 0 else _block(columns, 256, 512)
 
 
@@ -181,7 +184,10 @@ def _block(columns: int, scores: int, scores_of_a_warp: int) -> Block:
 
 
 def order_of(alpha: float) -> int:
-    """K of the kernels (`rows._gpu_solve`): k = 1/(α−1) if it is 1, 2, 3 or 4; −1 for |α − 1| < 0.1; 0 for other α."""
+    """The constant K, which selects how kernels compute powers (`rows._gpu_solve`).
+
+    K is k = 1/(α − 1) if this is 1, 2, 3 or 4; otherwise −1 for |α − 1| < 0.1, and 0 for other α.
+    """
     if abs(alpha - 1) < 0.1:
         return -1
     k = round(1 / (alpha - 1))

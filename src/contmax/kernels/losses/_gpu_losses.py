@@ -3,7 +3,7 @@
 `rows._gpu_row_loss` has the equations and symbols. The forward pass stores statistics per row, from which the backward
 pass recomputes p̂:
 
-* the maximum, t = 1 − εA, 1/Σ weights, and the share that smoothing gives to each allowed class;
+* the maximum; t = 1 − εA with ε = α − 1 and the normaliser A; 1/Σ weights; the share of smoothing per allowed class;
 * the maxima of tiles of CHUNK logits, for rows of several tiles: tiles without mass are not read again;
 * the factor of the targets, if they are soft.
 """
@@ -45,9 +45,10 @@ def statistics_width(columns: int, is_soft: bool) -> int:
 def write_losses(
     z: Tensor, target: Tensor, mask: Tensor | None, losses: Tensor, statistics: Tensor, alpha: float, smoothing: float
 ) -> None:
-    """Write the losses (*batch) of logits (*batch, n), and the statistics of the rows; called by `in_parts`.
+    """Write the losses (*batch) of logits (*batch, n), and the statistics of the rows.
 
     Targets are class ids (*batch), or weights ≥ 0 (*batch, n) of any floating-point dtype, to be divided by their sum.
+    `in_parts` calls this function, for parts of the rows if there are too many for one launch.
     """
     z, target = side_by_side(z), laid_out(target)
     tensors, rows = as_rows(z, byte_mask(mask, z))
@@ -74,10 +75,10 @@ def write_gradients(
     alpha: float,
     smoothing: float,
 ) -> None:
-    """Write the gradients of logits and of soft targets, from the cotangents g of the losses, (*batch).
+    """Write the gradients of logits and, if `grad_target` is given, of soft targets; g (*batch) are the cotangents.
 
-    Called by `in_parts`. `grad` may overwrite contiguous logits z. For class ids the first four statistics are enough;
-    with only these four, z may be a block of the rows' columns.
+    `in_parts` calls this function. `grad` may be z itself if z is contiguous. For class ids the first four statistics
+    are enough. Without the other statistics, the maxima of tiles, z may be a block of the rows' columns.
     """
     z, target, statistics, g = side_by_side(z), laid_out(target), statistics.contiguous(), resolved(g)
     tensors, rows = as_rows(z, byte_mask(mask, z))
@@ -166,6 +167,7 @@ def loss_gradient(
 ):  # fmt: skip
     """Store g (p̂ − (1−s) q − s u), and if NEEDS_TARGET the gradient of soft targets, g (1−s) (∂Ω/∂q − z)/S.
 
+    The smoothing is s, u is uniform on the allowed classes, and S is the sum of a row's soft targets.
     Rows with g = 0 are not read, nor are logits of tiles without mass unless NEEDS_TARGET.
     """
     r = tl.program_id(0)
@@ -203,7 +205,7 @@ def loss_gradient(
             x = tl.load(X + at + columns, mask=allowed, other=-float("inf")).to(tl.float32)
             residual += tl.sum(probabilities(x[None, :], top, t, inverse, epsilon, K), 0)
             if NEEDS_TARGET:
-                # If a target > 0 has score −inf, other scores cannot change the loss +inf: omit ∂⟨z, q⟩/∂q = z.
+                # If a target > 0 has score −inf, the loss is +inf whatever other scores are: omit ∂⟨z, q⟩/∂q = z.
                 score = tl.where((scale > 0.0) & (x > -float("inf")), x - top, 0.0)
                 slope = tl.sum(slope_of_negentropy(target[None, :], scale, smoothing, epsilon, K), 0) - score
                 tl.store(DY + here, saturated(tl.where(wanted, g * tl.abs(scale) * slope, 0.0), DY), mask=inside)

@@ -70,9 +70,9 @@ def _list_support(
     X, STATISTICS, PLACES, MASSES, COUNTS, n, epsilon, stat_stride,
     K: tl.constexpr, HAS_MAXIMA: tl.constexpr, CHUNK: tl.constexpr, CAPACITY: tl.constexpr,
 ):  # fmt: skip
-    """List the classes with mass of a row of logits, at most CAPACITY of them, and store their number in COUNTS.
+    """List the classes with mass of a row of logits, at most CAPACITY of them. Tiles without mass are not read.
 
-    Tiles without mass are not read.
+    COUNTS gets the number of all classes with mass, which is above CAPACITY if the list overflows.
     """
     r = tl.program_id(0).to(tl.int64)
     statistics = STATISTICS + r * stat_stride + tl.arange(0, 1)
@@ -101,7 +101,7 @@ def _add_listed_rows(
     PLACES, MASSES, COUNTS, Y, STATISTICS, W, MEAN, OUT, n, channels, w_stride, stat_stride, smoothing,
     SMOOTHS: tl.constexpr, CAPACITY: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Store BLOCK channels of a row of (p̂ − q) W from its list; `_multiply_long_rows` overwrites long rows."""
+    """Store BLOCK channels of a row of (p̂ − q) W from its list; not final if the list overflowed."""
     r = tl.program_id(0).to(tl.int64)
     d = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = d < channels

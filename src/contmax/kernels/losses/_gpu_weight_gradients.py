@@ -5,9 +5,9 @@ listed. The pairs (token, class) are sorted by class, so that pairs of neighbour
 sums the hidden vectors h_t of the pairs of a block of classes in float32, by products with a matrix that has one entry
 per pair.
 
-Tokens with more classes than a list holds are *long*. The host does not know which tokens are long, so the device sorts
-them to the front: programs without a long token end at once, the others recompute logits and multiply densely. The sums
-over pairs and over long tokens are added before the gradient is rounded.
+Tokens with mass on more classes than a list holds are *long*. The host does not know which tokens are long, so the
+device sorts them to the front: programs without a long token end at once, the others recompute logits and multiply
+densely. The sums over pairs and over long tokens are added before the gradient is rounded.
 """
 
 import torch
@@ -27,8 +27,8 @@ from contmax.kernels.rows._gpu_rows import saturated
 _CLASSES, _CHANNELS, _STAGES = 128, 128, 6
 # The number of blocks of classes. Residuals of long tokens are in memory for one block at a time.
 _BLOCKS_OF_CLASSES = 32
-# Tokens and classes of a tile of residuals; and the number of tiles along the tokens that read a row of the weight in
-# turn, while it is in the cache.
+# Tokens and classes of a tile of residuals g (p̂ − q); and the number of tiles of the same classes that are computed one
+# after the other, while the rows of the weight of these classes are in the cache.
 _TILE_TOKENS, _TILE_CLASSES, _TILES_IN_GROUP = 128, 128, 16
 # The number of hidden vectors that are converted to float32 at a time.
 _WIDE_TOKENS = 1024
@@ -39,9 +39,10 @@ _MOST_PAIRS = 2**31 - 1
 def write_weight_gradients(
     loss: LinearLoss, statistics: Tensor, supports: Supports, g: Tensor, grad_weight: Tensor, grad_bias: Tensor
 ) -> None:
-    """Write Σ_t g_t (p̂_t − q_t) h_tᵀ, (C, D), and Σ_t g_t (p̂_t − q_t), (C,), or empty without a bias.
+    """Write Σ_t g_t (p̂_t − q_t) h_tᵀ to grad_weight, (C, D), and Σ_t g_t (p̂_t − q_t) to grad_bias, (C,) or empty.
 
-    Both are summed in float32. The statistics, (T, 4 or more), belong to unmasked logits, and α > 1.
+    `grad_bias` is empty without a bias. Sums are in float32. The statistics, (T, 4 or more), belong to unmasked logits,
+    and α > 1.
     """
     hidden, weight, target = side_by_side(loss.hidden), side_by_side(loss.weight), loss.target.contiguous()
     loss, g = loss._replace(hidden=hidden, weight=weight, target=target), laid_out(g)
@@ -104,7 +105,7 @@ def _every_class(hidden: Tensor, statistics: Tensor, g: Tensor, share: float) ->
         return broken.expand(hidden.shape[1] + 1).contiguous()
     spread = torch.zeros(hidden.shape[1], dtype=torch.float32, device=g.device)
     for h, weights in zip(hidden.split(_WIDE_TOKENS), g.split(_WIDE_TOKENS), strict=True):
-        # Hidden vectors of tokens with g = 0 may be NaN.
+        # Hidden vectors of tokens with g = 0 may be NaN: replace them by zeros.
         spread.addmv_(torch.where(weights.unsqueeze(-1) == 0, 0, h).mT.to(torch.float32), weights)
     return torch.cat([spread, g.sum().unsqueeze(0)]).mul_(-share).add_(broken)
 
@@ -134,7 +135,10 @@ def _sorted_pairs(loss: LinearLoss, supports: Supports, g: Tensor) -> tuple[Tens
 
 @triton.jit
 def _name_pairs(PLACES, COUNTS, Y, G, KEYS, slots, n, CAPACITY: tl.constexpr, SLOTS: tl.constexpr):
-    """Store the classes of a token's pairs in KEYS, (T, CAPACITY) for lists, then (T,) for targets; n means no pair."""
+    """Store the classes of a token's pairs in KEYS: T·CAPACITY slots for lists, then T slots for targets.
+
+    A slot without a pair gets n, the number of classes.
+    """
     r = tl.program_id(0).to(tl.int64)
     count = tl.load(COUNTS + r)
     counts = (count <= CAPACITY) & (tl.load(G + r) != 0.0)
@@ -170,7 +174,7 @@ def _sum_rows(
     first_class, n, channels, width, h_stride,
     CLASSES: tl.constexpr, CHANNELS: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    """Store a (CLASSES, CHANNELS) tile of the gradient of W: sums over pairs and long tokens, plus `_every_class`."""
+    """Store a (CLASSES, CHANNELS) tile of the gradient of W: sums over pairs and long tokens, and EVERY (smoothing)."""
     tile = first_class // CLASSES + tl.program_id(0)
     c = tile * CLASSES + tl.arange(0, CLASSES)
     d = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
@@ -188,7 +192,7 @@ def _sum_rows(
         high = a.to(h.dtype)
         total = tl.dot(high, h, total, input_precision="ieee")
         if h.dtype != tl.float32:
-            # Add the rounding error of the coefficients.
+            # Add the product with what rounding took from the coefficients.
             total = tl.dot((a - high.to(tl.float32)).to(h.dtype), h, total)
     long = tl.load(LONG)
     columns = tl.program_id(0) * CLASSES + tl.arange(0, CLASSES)
@@ -211,7 +215,10 @@ def _sum_coefficients(
     KEYS, NAMES, COEFFICIENTS, EDGES, RESIDUAL, LONG, EVERY, GB, first_class, n, width,
     TILE: tl.constexpr, CLASSES: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    """Store the gradient of the bias for CLASSES classes, all in one block of TILE classes of `_sorted_pairs`."""
+    """Store the gradient of the bias for CLASSES classes.
+
+    They lie in one block of TILE classes: EDGES (from `_sorted_pairs`) says where the pairs of each block begin.
+    """
     column = tl.program_id(0) * CLASSES + tl.arange(0, CLASSES)
     c = first_class + column
     tile = (first_class + tl.program_id(0) * CLASSES) // TILE

@@ -1,6 +1,6 @@
 """Operators for losses of rows by Triton's kernels; and `LinearLoss` and `Supports`, records for linear layers.
 
-Rows lie along the last axis, and α ≤ 2 is a number.
+Rows lie along the last axis, and α ≤ 2 is one number for all rows.
 """
 
 from typing import Any, NamedTuple
@@ -27,7 +27,8 @@ def row_losses(z: Tensor, target: Tensor, mask: Tensor | None, alpha: float, smo
 
     Args:
         z: logits, float32 or half precision.
-        target: class ids (*batch), whose y is one-hot; or weights (*batch, n), whose y is the weights over their sum.
+        target: class ids (*batch), or weights (*batch, n). The distribution y of a row, from which `smoothing` makes q,
+            is the one-hot vector of the class id, or the weights divided by their sum.
         mask: boolean, broadcastable to the logits; True for the allowed classes.
         alpha: α in (0, 2].
         smoothing: s in q = (1−s)·y + s·u, u uniform on the allowed classes; the loss has (1−s)·Ω(y) in place of Ω(q).
@@ -61,7 +62,7 @@ def row_losses_backward(
     g: Tensor,
     needs_target: bool,
 ) -> tuple[Tensor, Tensor]:
-    """Gradients of logits and soft targets ((0,) unless `needs_target`) from the losses' cotangents g (*batch)."""
+    """Gradients of logits, and of soft targets ((0,) unless `needs_target`), from the losses' cotangents g (*batch)."""
     from contmax.kernels.gpu._launch import in_parts
     from contmax.kernels.losses._gpu_losses import write_gradients
 
@@ -93,8 +94,8 @@ class Supports(NamedTuple):
 
     places: Tensor  # class ids in ascending order, (T, CAPACITY), int32
     masses: Tensor  # p̂ of these classes, (T, CAPACITY), float32
-    # The number of classes with mass, (T,), int32. Entries of a list from its count on are undefined; if the
-    # count exceeds CAPACITY, all entries of the list are undefined.
+    # The number of classes with mass, (T,), int32. Entries of a list from its count on are undefined; a list whose
+    # count exceeds CAPACITY is incomplete and must not be used.
     counts: Tensor
 
     @staticmethod
