@@ -51,7 +51,8 @@ def add_listed_gradients(
     `lists` are keys, weights and gradients of the scores; g (heads, queries, c) is the cotangent of the means.
     """
     d_query = torch.empty_like(query)
-    # `over_rows` divides key heads among threads, and reads the amount of work from the shape of `heads`.
+    # `over_rows` divides the rows of this array, one per key head, among threads. Only its shape is used: a row has
+    # one column per list entry, which tells `over_rows` the amount of work.
     heads = query.new_empty((len(d_key), lists[0].numel() // max(len(d_key), 1)), dtype=torch.int8)
     sums = [x.numpy() for x in (d_key, d_value, d_query)]
     given = [x.numpy(force=True) for x in (query, key, g)]
@@ -86,7 +87,7 @@ def list_rows(p, keys, weights, start, stop):  # type: ignore[no-untyped-def]
 
 @kernel(fastmath=REDUCTION)
 def mean_rows(out, keys, weights, value, queries, group, start, stop):  # type: ignore[no-untyped-def]
-    """Means of the values, (rows, c); values are (key heads, L, c)."""
+    """Write the means by the listed weights to `out`, (rows, c); values are (key heads, L, c)."""
     wide_vectors()
     channels = np.uint64(out.shape[1])
     for r in range(start, stop):
@@ -103,7 +104,7 @@ def mean_rows(out, keys, weights, value, queries, group, start, stop):  # type: 
 
 @kernel(fastmath=REDUCTION)
 def product_rows(products, keys, weights, g, value, queries, group, start, stop):  # type: ignore[no-untyped-def]
-    """⟨g, v⟩ for each entry of the lists, from cotangents g (rows, c); zero for padding."""
+    """Write ⟨g, v⟩ of each list entry to `products`, from cotangents g (rows, c); zero for padding."""
     wide_vectors()
     channels = np.uint64(g.shape[1])
     for r in range(start, stop):

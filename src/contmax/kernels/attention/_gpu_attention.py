@@ -86,7 +86,8 @@ def attend_backward(
         )  # fmt: skip
         del ranks, slopes
         dense_key, dense_value = call.empty(torch.float32, d_key.shape, d_value.shape)
-    # `dense_keys` finishes blocks of keys that are in no list. Of others it writes a part; `of_keys` adds the lists.
+    # In key heads with dense rows, `dense_keys` writes the gradients of blocks of keys that no list has entries in. For
+    # other blocks of keys it writes the part of the dense rows, to which `of_keys` adds the part of the lists.
     of_blocks = (offsets, dense_key, dense_value, d_key, d_value)
     tensors = (call.query, call.key, call.value, call.mask, call.bias, g, call.limits, call.alpha)
     solved = (lists.dense, lists.states, along, lists.shifts, lists.marks)

@@ -38,15 +38,15 @@ from contmax.kernels.rows._gpu_solve import NOTHING, newton_step, relative_weigh
 # Newton's method raises a lower bound of the normaliser by _STEPS steps, and _CLOSER_STEPS more if a list overflows.
 _STEPS = tl.constexpr(3)
 _CLOSER_STEPS = tl.constexpr(2)
-# Tile maxima of long rows are merged before a first bound is computed, but not to fewer than this.
+# Tile maxima of long rows are merged before a first bound is computed; at least this number of them must remain.
 _FEWEST = tl.constexpr(64)
-# Marks of dense blocks: which kernel found the block dense. Several programs of `list_undecided` share a block: one may
+# Marks in DENSE say which kernel found a block to be dense. Several programs of `list_undecided` share a block: one may
 # write the second mark while threads of another read it. So `list_undecided` tests for the first mark only: then all
 # threads of a program take the same branch, whether they read before or after the write.
 DENSE_BY_MAXIMA = tl.constexpr(1)
 DENSE_BY_LISTS = tl.constexpr(2)
-# A block is dense if more than this share of its keys may have mass, except that rows of up to _SHORTEST_WHOLE keys do
-# not count: their lists are short in any case.
+# A block is dense if at least this share of the keys that the rows of a program may attend may have mass. An exception
+# are programs whose rows have at most _SHORTEST_WHOLE keys each: their lists are short in any case.
 _NEARLY_ALL = tl.constexpr(0.875)
 _SHORTEST_WHOLE = tl.constexpr(64)
 # Listed keys per row that `_score_again` takes at a time.
@@ -55,7 +55,7 @@ _AGAIN = tl.constexpr(4)
 
 @triton.jit
 def _halved(x):
-    """The elementwise maximum of the two halves of x (P, R, n) along the last axis, in one thread; NaN wins."""
+    """The elementwise maximum of both halves of x (P, R, n) along the last axis, which one thread holds; NaN wins."""
     halves = tl.reshape(x, [x.shape[0], x.shape[1], 2, x.shape[2] // 2])
     a, b = tl.split(tl.permute(halves, (0, 1, 3, 2)))
     return larger(a, b)
@@ -90,8 +90,8 @@ def _sums(maxima, maximum, unit, ok, t, epsilon, K: tl.constexpr):
 
 @triton.jit
 def bound_of_part(scores, unit, epsilon, K: tl.constexpr):
-    """From scores (R, n), multiples of `unit`, of a part of each row's keys: the maximum, 0 if all are masked or it is
-    not finite; a lower bound of the normaliser, up to rounding; and whether the maximum is finite, (R,) each.
+    """Three results, (R,) each, from scores (R, n), multiples of `unit`, of a part of each row's keys: the maximum (0 if
+    it is not finite or all are masked); a lower bound of the normaliser, up to rounding; whether the maximum is finite.
     """
     maximum = tl.reduce(scores, 1, larger)
     ok = maximum * 0.0 == 0.0
@@ -126,12 +126,12 @@ def _decided(
       maximum of the row;
     * the kind of each tile: 1 if it has one key to list, 65536 if it is undecided, else 0;
     * sums of kinds over the tiles of a thread, (P, R), and over the tiles of a row, (R,);
-    * whether lists do not pay: a row overflows its list, or has more than `most` undecided tiles, or nearly all of the
-      `allowed` keys, (R,), of the rows may have mass.
+    * whether lists do not pay: a row overflows its list, or has more than `most` undecided tiles, or nearly all keys of
+      the rows may have mass (`allowed`, (R,), are the numbers of keys that the rows may attend).
     """
     reaches = epsilon > 0.0
     reach = 1.0 / tl.where(reaches, epsilon, 1.0)
-    # The bounds allow for the last bits of scores, which `tile_maxima` overwrote. The maximum may be negative.
+    # The bounds allow for the last bits of scores, which `tile_maxima` overwrote: an error relative to |maximum|.
     slack = rounding_of_bound(normaliser, K) + (WIDE / 8388608.0) * (tl.abs(maximum * unit) + reach)
     normaliser -= slack
     below = tl.where(reaches, normaliser - reach - slack, -float("inf"))
@@ -143,7 +143,8 @@ def _decided(
     listed, undecided = counted & 65535, counted >> 16
     # An undecided tile has at least two keys to list.
     overflows = ok & ((listed + 2 * undecided > CAPACITY) | (undecided > most))
-    # Lists of nearly all keys cost more than a dense block, except in short rows. Sums of integers decide.
+    # Lists of nearly all keys cost more than a dense block, except in short rows. Sums of integers decide, because all
+    # threads must agree (`gpu/README.md`).
     reached = tl.sum(tl.where(ok, listed + undecided * (WIDE // 4), 0), 0)
     allowed = tl.where(ok, allowed, 0)
     are_whole = (reached >= tl.sum(allowed, 0) * _NEARLY_ALL) & (tl.max(allowed, 0) > _SHORTEST_WHOLE)
@@ -152,13 +153,13 @@ def _decided(
 
 @triton.jit
 def mark_of(DENSE, head, row, queries):
-    """Load the mark of the row's block; 0 means not dense."""
+    """Load the mark of the block of rows to which `row` belongs; 0 means that the block is not dense."""
     return tl.load(DENSE + head * ((queries + DENSE_ROWS - 1) // DENSE_ROWS) + row // DENSE_ROWS)
 
 
 @triton.jit
 def mark_dense(DENSE, ANY_DENSE, head, row, queries, group, MARK: tl.constexpr):
-    """Mark the block of a row as dense."""
+    """Mark the block of rows to which `row` belongs as dense; ANY_DENSE gets 1 at its key head."""
     tl.store(DENSE + head * ((queries + DENSE_ROWS - 1) // DENSE_ROWS) + row // DENSE_ROWS, MARK)
     tl.store(ANY_DENSE + head // group, 1)
 
@@ -181,8 +182,8 @@ def distance_of(place):
     return (place & -2) * 4 + (place & 1)
 
 
-# Triton must not specialise `maxima_of_row` for alignment: each thread would load neighbouring maxima, and all maxima
-# would be exchanged to store lists.
+# If Triton specialised `maxima_of_row` for its alignment, each thread would load neighbouring maxima, and threads would
+# have to exchange all maxima to store lists.
 @triton.jit(do_not_specialize=(*ANY_SIZE, "maxima_of_row", "most"))
 def list_keys(
     LIMITS, A, MAXIMA, TILES, TILE_COUNTS, BITS, BOUNDS, KEYS, SCORES, COUNTS, STARTS, DENSE, ANY_DENSE,
@@ -222,7 +223,7 @@ def list_keys(
                 wanted = wanted & (tile >= (begins // WIDE * LANES)[None, :, None])
             at_maxima = MAXIMA + (head * (last - begin) + (rows - begin)) * maxima_of_row
             first = tl.load(at_maxima[None, :, None] + tile * 2, mask=wanted, other=NOTHING)
-            # For the bound merge only distant tiles: where neighbouring tiles share the mass, merging loses a part.
+            # Merge only distant tiles for the bound: the mass often lies in neighbours, and merging these loses a part.
             largest = first
             if S >= 2 and T >= 2 * _FEWEST:
                 largest = _halved(largest)
@@ -288,7 +289,7 @@ def _score_again(
 
 @triton.jit
 def _appended(to_keys, to_scores, found, j, y, has_mass, order, CAPACITY: tl.constexpr):
-    """Append keys j (n,) and scores y where `has_mass`, (R, n), to lists of `found` entries, (R,); returns counts."""
+    """Append keys j (n,) and scores y where `has_mass` (R, n) to lists of `found` entries, (R,). Returns new counts."""
     # A product with the triangular matrix `order` is a cumulative sum in the layout of the scores.
     slot = found[:, None] + tl.dot(has_mass.to(tl.float16), order).to(tl.int32) - 1
     slot = tl.minimum(slot, CAPACITY - 1)  # overflowing lists are never read
@@ -309,8 +310,9 @@ def list_undecided(
 ):  # fmt: skip
     """Append the keys of undecided tiles to KEYS and SCORES, from TILES, TILE_COUNTS, BITS and BOUNDS of `list_keys`.
 
-    Each product has TOGETHER keys. BITS say which tiles are undecided: computed again, with other rounding, they might
-    include a tile whose key is listed already. With EXACT all listed scores are computed again, in float32.
+    Each product has TOGETHER keys. The kernel reads from BITS which tiles are undecided. It must not decide this again:
+    with other rounding, a tile whose key is already listed might come out as undecided. With EXACT all listed scores
+    are computed again, in float32.
     """
     head = tl.program_id(1).to(tl.int64)
     program = head * tl.num_programs(0) + tl.program_id(0)

@@ -2,7 +2,8 @@ r"""Attention of few queries over many keys, without gradients: a step of genera
 
 `score_keys` writes all scores, and the maximum of every tile, in one pass over the keys. The maxima are scores of a
 part of the keys, whose normaliser is a lower bound of the row's normaliser A. `solve_rows`, one program per row (query
-of a head), reads the tiles whose maximum may have mass, solves their candidates, and averages values of the support.
+of a head), reads the tiles whose maximum may have mass, solves the row exactly from their keys that may have
+mass (the candidates), and averages values of the support.
 
 A row with too many candidates is *dense*: its program estimates A from a sample of its scores, and solves it by passes
 over all of them. Then `average_values` sums the values of spans of keys by products; the last program to finish adds
@@ -153,13 +154,13 @@ def first_threshold(maxima, maximum, epsilon, K: tl.constexpr):
 
 @triton.jit
 def _estimate(X, end, maximum, epsilon, K: tl.constexpr, SAMPLE: tl.constexpr):
-    """An estimate of the normaliser A and t of a row of scores X in memory, (1,) each, from a sample.
+    """An estimate of the normaliser A and of t, (1,) each, for a row of `end` scores X in memory, from a sample.
 
-    A sample of SAMPLE of the n scores should hold SAMPLE/n of the mass: its roots u have Σ uᵏ = SAMPLE/n. Then
+    A sample of SAMPLE of the n = `end` scores should hold SAMPLE/n of the mass: its roots u have Σ uᵏ = SAMPLE/n. Then
     Σ (su)ᵏ = 1 for s = (n/SAMPLE)^ε: solve the sample with the scores s·y, and divide its t by s.
     """
     place = tl.arange(0, SAMPLE)
-    # Runs of eight neighbours, which lie in one sector of memory.
+    # The sample consists of runs of eight neighbours: each run lies in one sector of memory.
     run = ((place // 8).to(tl.int64) * end // SAMPLE).to(tl.int32) * 8
     at = run + place % 8
     x = tl.load(X + at, mask=at < end, other=NOTHING)[None, :]
@@ -207,10 +208,10 @@ def _list_candidates(
     SCORES, TILES, memory, is_live, tile, maximum, below, COLUMNS: tl.constexpr, CANDIDATES: tl.constexpr,
     TOGETHER: tl.constexpr,
 ):  # fmt: skip
-    """List the keys whose scores, less the maximum, exceed `below`, with these differences; returns their number.
+    """List the keys whose scores, less the maximum, exceed `below`, with these differences; return their number.
 
-    `memory` are pointers to both lists, which are incomplete if the number exceeds CANDIDATES. Only `is_live` tiles
-    are read.
+    `memory` are pointers to both lists. If more than CANDIDATES keys or tiles qualify, the lists are incomplete, and
+    the result is some number above CANDIDATES. Only `is_live` tiles are read.
     """
     KEYS, LISTED = memory
     TILE: tl.constexpr = COLUMNS // LANES
@@ -347,6 +348,7 @@ def average_values(
 
     Each program writes PARTS (B·H·Q, spans, C), weighted sums of values over a span, and TOTALS (B·H·Q, spans), sums of
     weights. FINISHED counts the finished programs of each block of queries; the last of them adds up the spans.
+    HIDES says that some keys are masked or were not read: then values whose weights are all 0 are not read.
     """
     ROUGH: tl.constexpr = V.dtype.element_ty != tl.float32
     block = queries_of_program(LENGTHS, queries, keys, diagonal, heads, group, CAUSAL, HAS_LENGTHS, ROWS)

@@ -39,10 +39,10 @@ from contmax.kernels.rows._gpu_solve import NOTHING, exceeds, is_climbing, log_m
 # The most steps of Newton's method per threshold.
 _MOST_STEPS = tl.constexpr(40)
 _NO_BLOCK = tl.constexpr(2**31 - 1)
-# In half precision a step is the last if ln Σ p before it is at most _MASS_BEFORE_LAST·k, k = 1/(α − 1), or, with
-# Halley's method, _MASS_BEFORE_HALLEY·k: after this step most rows have ln Σ p ≤ 0.001. `attend_dense` accepts
-# _MASS_LEFT. Steps also end if one left more than _LEAST_FALL of the largest ln Σ p in the block: the rest is rounding
-# error, as in rows whose scores share a large number, and no threshold is better.
+# Steps bring ln Σ p to 0. In half precision and for α < 2, a step is the last if ln Σ p before it is at most
+# min(_MASS_BEFORE_LAST·k, 0.1), k = 1/(α − 1), or with Halley's method _MASS_BEFORE_HALLEY·k. After it most rows
+# have ln Σ p ≤ 0.001, and `attend_dense` accepts _MASS_LEFT. Steps also end if one leaves more than _LEAST_FALL of the
+# largest ln Σ p in the block: what is left is then rounding error, as in rows whose scores share a large number.
 _MASS_BEFORE_LAST = tl.constexpr(0.02)
 _MASS_BEFORE_HALLEY = tl.constexpr(0.19)
 _MASS_LEFT = tl.constexpr(0.002)

@@ -41,7 +41,7 @@ def _state_of(STATES, rows):
 
 @triton.jit
 def _rates(p, u, epsilon, K: tl.constexpr, ROUGH: tl.constexpr):
-    """`curvature` of p (R, n), finite but arbitrary where p is 0.
+    """`curvature` of p (R, n), for the gradient of α: ∂/∂α log_{2−α} p; finite but arbitrary where p is 0.
 
     If ROUGH and K is not ANY_POWER, the result is ε² times the curvature, computed from u = p^ε.
     """
@@ -63,7 +63,7 @@ def dense_queries_backward(
 ):  # fmt: skip
     """Write DQ (heads, queries, D) of dense blocks; with NEEDS_ALPHA also DA (heads, queries), gradients of α by row.
 
-    ALONG (heads, queries) gets ⟨g, mean⟩, with cotangents g and rows of MEANS, for `dense_keys_backward`.
+    ALONG (heads, queries) gets the product of each row of G with its row of MEANS, for `dense_keys_backward`.
     """
     ROUGH: tl.constexpr = Q.dtype.element_ty != tl.float32  # four digits are enough in half precision
     block, head, b, h = last_block_and_head(abreast, heads)
@@ -129,7 +129,7 @@ def dense_keys_backward(
     """Write DK (key heads, keys, D) and DV (key heads, keys, C) of blocks of keys that have no entries in lists.
 
     For blocks with entries it writes only the part that comes from dense blocks of rows, to DENSE_DK (not multiplied by
-    the scale) and DENSE_DV.
+    the scale) and DENSE_DV. If there are lists, it skips key heads without dense blocks of rows.
     """
     ROUGH: tl.constexpr = Q.dtype.element_ty != tl.float32  # four digits are enough in half precision
     block, key_head = block_and_head(abreast)

@@ -87,7 +87,7 @@ def _listing_of_block(
         tile_maxima,
         (blocks_of(last - begin, tuning.rows), kind.all_heads),
         tuning.warps,
-        # Few registers let more programs run at once, but masks, biases and float32 need more.
+        # A limit on registers lets more programs run at once, but masks, biases and float32 need more registers.
         None if is_exact or kind.mask_strides or kind.bias_strides else tuning.registers,
         tuning.tile_stages if wide == tuning.columns else tuning.stages,
         **block,
@@ -150,7 +150,7 @@ def dense_means(kind: AttentionKind, has_lists: bool, needs_gradient: bool) -> t
 def dense_gradients(
     kind: AttentionKind, cotangent: tuple[int, ...], has_lists: bool, needs_alpha: bool
 ) -> tuple[ReadyLaunch, ReadyLaunch]:
-    """Launches of `dense_queries_backward` and `dense_keys_backward`; `cotangent`: its strides, without the last."""
+    """Launches of `dense_queries_backward` and `dense_keys_backward`; `cotangent`: the first three strides of G."""
     tuning, blocks = kind.tuning, blocks_of(kind.queries, DENSE_ROWS)
     warps, stages = tuning.dense_warps, tuning.dense_gradient_stages
     dense: dict[str, Any] = {"COLUMNS": tuning.dense_columns, "HAS_LISTS": has_lists, **_strides_of(cotangent)}

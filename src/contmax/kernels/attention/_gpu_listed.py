@@ -88,7 +88,8 @@ def attend_listed(
 ):  # fmt: skip
     """Write OUT (heads, queries, C), and replace listed scores by weights. Rows of a dense block get empty lists.
 
-    In half precision, places of keys have replaced the last bits of scores: `last_bits` bounds their relative error.
+    In half precision, places of keys have replaced the last bits of scores. `last_bits` bounds the relative error that
+    scores have from this.
     """
     head = tl.program_id(1).to(tl.int64)
     b, h = head // heads, head % heads
@@ -118,7 +119,7 @@ def attend_listed(
                     support = _solved(lists, solved, POWER, ROUGH, CAPACITY, CAPACITY)
         tl.debug_barrier()
         V += b * vb + (h // group) * vh
-        # Gather 32/R keys per row if registers suffice: one per thread. With fewer, each thread would read all.
+        # Gather 32/R keys per row, one per thread, if registers suffice. Of fewer keys each thread would read all.
         TOGETHER: tl.constexpr = 32 // R if WIDTH * V.dtype.element_ty.primitive_bitwidth <= 1024 else _TOGETHER
         part = tl.arange(0, TOGETHER)
         total = tl.zeros([R, WIDTH], tl.float32) + (maximum * 0.0)[:, None]  # NaN stays NaN
@@ -130,7 +131,7 @@ def attend_listed(
 
 @triton.jit
 def _store_pair(PAIRS, to, slope, p, exists):
-    """Store `slope` and p side by side in PAIRS, in half precision as one number of 32 bits."""
+    """Store `slope`, a score's gradient, beside the weight p in PAIRS, in half precision as one number of 32 bits."""
     kind: tl.constexpr = PAIRS.dtype.element_ty
     if kind == tl.float32:
         store_scattered(PAIRS + to * 2, slope, exists)
@@ -219,7 +220,8 @@ def rank_entries(
 ):  # fmt: skip
     """Write RANKS (heads, queries, CAPACITY): for each list entry, the number of earlier entries in its cell.
 
-    CELLS (heads, row blocks, key blocks), filled with 0, get the number of entries per cell. A program is one warp.
+    CELLS (heads, row blocks, key blocks), filled with 0, get the number of entries per cell, a pair of a block of rows
+    and a block of keys. A program is one warp.
     """
     row_block = tl.program_id(0)
     head = tl.program_id(1).to(tl.int64)
@@ -243,7 +245,7 @@ def rank_entries(
 
 @triton.jit
 def _places(KEYS, ends, total, n, CAPACITY: tl.constexpr, KEY_BLOCK: tl.constexpr):
-    """Offsets, and blocks of keys, of entries n of concatenated lists; `ends` (32,) are the ends of the lists."""
+    """The offset in KEYS, and the block of keys, of entries n (32,) of 32 joined lists that end at `ends`, (32,)."""
     row, start = earlier_ends(ends, n)
     at = row * CAPACITY + n - start
     return at, tl.load(KEYS + at, mask=n < total, other=0) // KEY_BLOCK
@@ -251,7 +253,7 @@ def _places(KEYS, ends, total, n, CAPACITY: tl.constexpr, KEY_BLOCK: tl.constexp
 
 @triton.jit
 def _rank(to, cells, block, exists, slot):
-    """Rank each thread's entry within its cell, and add the entries to the counts in `cells`."""
+    """Store at `to` the rank of each thread's entry in its cell, and add the entries to the counts in `cells`."""
     block = tl.where(exists, block, -1 - slot)  # a number that no other thread has
     earlier, all_ = earlier_and_all(block)
     before = tl.load(cells + block, mask=exists, other=0)
@@ -263,7 +265,7 @@ def _rank(to, cells, block, exists, slot):
 
 @triton.jit
 def _where_same(PAIRS, at, exists, same):
-    """Load slopes and weights at (n,) of PAIRS, each as a matrix (KEY_BLOCK, n), with zeros where not `same`."""
+    """Load slopes and weights `at`, (n,), of PAIRS, as two matrices with zeros where not `same`, (KEY_BLOCK, n)."""
     kind: tl.constexpr = PAIRS.dtype.element_ty
     if kind == tl.float32:
         both = tl.load(PAIRS + at[:, None] * 2 + tl.arange(0, 2)[None, :], mask=exists[:, None], other=0.0)

@@ -2,8 +2,9 @@
 
 `bound_pages` bounds the scores of each page by the box around its keys. `choose_pages` takes the pages with the largest
 bounds, and `score_pages` reads them. The tile maxima of these scores give a lower bound of the row's threshold
-(`bound_thresholds`); then `score_pages` reads the other pages whose bounds are above it. Unread keys keep the score
-NOTHING, and `_gpu_decoding` goes on as if they were masked. Queries that share a head of keys share what is read.
+(`bound_thresholds`); then `score_pages` reads the other pages whose bounds are above it. Keys that are not read have
+the score NOTHING, and `_gpu_decoding` goes on as if they were masked. Queries that share a head of keys share what is
+read.
 """
 
 import triton
@@ -65,7 +66,10 @@ def bound_pages(
 
 @triton.jit(do_not_specialize=("pages", "first"))
 def choose_pages(BOUNDS, CHOSEN, pages, first, ALL_PAGES: tl.constexpr):
-    """Write CHOSEN (rows, pages), uint8: 1 for the `first` pages with the largest bounds; among equals the earlier."""
+    """Write CHOSEN (rows, pages), uint8: 1 for the `first` pages with the largest bounds; among equals the earlier.
+
+    Pages with the bound −∞ have no key that may be attended, and are never chosen.
+    """
     row = tl.program_id(0).to(tl.int64) * pages
     page = tl.arange(0, ALL_PAGES)
     bound = tl.load(BOUNDS + row + page, mask=page < pages, other=-float("inf"))

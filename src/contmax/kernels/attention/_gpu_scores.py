@@ -1,9 +1,9 @@
 """Device functions that the attention kernels share: scores of blocks of queries and keys, and weights of scores.
 
 `rows._gpu_solve` defines ε, k, A, t, roots, escorts, K (POWER in kernels) and ROUGH. A weight is the k-th power of a
-root, a *line* (an affine function) of the score. A score in a kernel must be multiplied by `unit` to be the true one:
-without a bias kernels do not scale the products ⟨q, k⟩, and `unit` is the scale; with a bias `unit` is 1. In shapes,
-`heads` are B·H and `key heads` B·G.
+root, and a root is a *line*, an affine function, of the score. A score in a kernel must be multiplied by `unit` to be
+the true one: without a bias kernels do not scale the products ⟨q, k⟩, and `unit` is the scale; with a bias `unit` is 1.
+In shapes, `heads` are B·H and `key heads` B·G.
 """
 
 from typing import Any, NamedTuple
@@ -21,12 +21,12 @@ LANES = tl.constexpr(4)
 PRECISION = tl.constexpr("tf32x3")
 # Arguments for which Triton must not specialise (say, for multiples of 16): one compiled kernel serves all lengths.
 ANY_SIZE = ("begin", "last", "queries", "keys", "diagonal", "abreast")
-# If α is a tensor, each kernel contains code for two values of K: ANY_POWER for any α, and FAR_POWER, which is faster,
-# for α ≥ 1.1.
+# If α is a tensor, each kernel contains its code twice, for two values of K (how powers are computed): ANY_POWER for
+# any α, and FAR_POWER, which is faster, for α ≥ 1.1.
 ANY_POWER = tl.constexpr(-1)
 FAR_POWER = tl.constexpr(0)
-# A row is shifted (`shift_of_rows`) if ε·|maximum| exceeds this. Up to this size float32 holds ε·score to three digits
-# after the decimal point.
+# The maximum of a row is subtracted from its scores (`shift_of_rows`) if ε·|maximum| exceeds this. Up to this size
+# float32 holds ε·score to three digits after the decimal point.
 _LARGE = tl.constexpr(1024.0)
 
 
@@ -74,7 +74,10 @@ def block_and_head(abreast):
 
 @triton.jit
 def last_block_and_head(abreast, heads):
-    """`block_and_head`, last block first: it takes longest under a causal mask. Also the sequence b and its head h."""
+    """The block and head of a program, last blocks first: under a causal mask these take longest.
+
+    Returns the block, the head among the B·H (`block_and_head`), and this head's sequence b and place h in it.
+    """
     turn, head = block_and_head(abreast)
     return tl.num_programs(0) - 1 - turn, head, head // heads, head % heads
 
@@ -102,7 +105,7 @@ def limits_of(
     LIMITS, b, head, rows, inside, queries, keys, diagonal, CAUSAL: tl.constexpr, HAS_LENGTHS: tl.constexpr,
     HAS_SPANS: tl.constexpr,
 ):  # fmt: skip
-    """Rows may attend keys from `begins` on and before `ends`; with spans, LIMITS (heads, queries, 2) holds both."""
+    """(begins, ends): rows may attend keys begins ≤ j < ends. With spans LIMITS (heads, queries, 2) holds both."""
     if HAS_SPANS:
         at = LIMITS + (head * queries + rows) * 2
         return tl.load(at, mask=inside, other=0), tl.load(at + 1, mask=inside, other=0)
@@ -112,9 +115,10 @@ def limits_of(
 
 @triton.jit
 def first_of(begins, ends, block: tl.constexpr, HAS_SPANS: tl.constexpr):
-    """The first key that any row may attend, rounded down to whole blocks; 2³⁰ if no row has keys (all `ends` are 0).
+    """The first key that any row may attend, rounded down to whole blocks; 0 without spans.
 
-    A larger number would overflow: pipelined loops add a block to the first key before they compare it with the end.
+    If no row has keys (all `ends` are 0) it is 2³⁰. A larger number would overflow: pipelined loops add a block to the
+    first key before they compare it with the end.
     """
     if HAS_SPANS:
         return tl.min(tl.where(ends > 0, begins, 2**30), 0) // block * block
@@ -194,10 +198,10 @@ def epsilon_of_heads(A, fixed_epsilon, h, PER_HEAD: tl.constexpr, R: tl.constexp
 
 @triton.jit
 def has_power(A, h, K: tl.constexpr, PER_HEAD: tl.constexpr):
-    """Whether head h uses the code for K: always if α is a number, else FAR_POWER if its α ≥ 1.1, ANY_POWER below.
+    """Whether head h runs the code for K, in kernels that contain it for each K in turn.
 
-    Kernels loop over K in ``tl.static_range(ORDER, 1 if PER_HEAD else ORDER + 1)``: for a number α its ORDER alone,
-    for α per head ANY_POWER and FAR_POWER.
+    The loop is ``for K in tl.static_range(ORDER, 1 if PER_HEAD else ORDER + 1)``. If α is one number, the only K is
+    ORDER, and every head runs it. For α per head, heads with α ≥ 1.1 run FAR_POWER, others ANY_POWER.
     """
     if PER_HEAD:
         return (tl.load(A + h).to(tl.float32) >= 1.1) == (K == FAR_POWER)
@@ -228,7 +232,7 @@ def dense_rows(
     LIMITS, b, head, block, queries, keys, diagonal, extras, SHIFTS, is_shifted,
     CAUSAL: tl.constexpr, HAS_LENGTHS: tl.constexpr, HAS_SPANS: tl.constexpr, HAS_SHIFTS: tl.constexpr,
 ):  # fmt: skip
-    """The `Rows` of a block; `is_shifted`: whether any row may have a shift; then shifts apply to all scores."""
+    """The `Rows` of a block. If `is_shifted` (a row may have a shift ≠ 0), `unmasked` is 0: all scores are shifted."""
     row = block * DENSE_ROWS
     index, first = row + tl.arange(0, DENSE_ROWS), head * queries + row
     inside = index < queries
@@ -247,8 +251,8 @@ def dense_rows(
 def dense_scores(q, k, n, rows, extras):
     """Scores (rows, keys) of queries q (rows, d) and keys k (d, keys), the first of which is key n; NOTHING if masked.
 
-    Scores are multiples of `unit`, less the shifts of their rows. Only scores from key `rows.unmasked` on are shifted:
-    it must be 0 if any shift is not 0.
+    Scores are multiples of `unit`, less the shifts of their rows. Shifts are subtracted only from key `rows.unmasked`
+    on, which must therefore be 0 if any shift is not 0.
     """
     z = tl.dot(q, k, input_precision=PRECISION)
     x = z * extras.scale if extras.has_bias else z
@@ -265,8 +269,9 @@ def dense_scores(q, k, n, rows, extras):
 
 @triton.jit
 def shift_of_rows(maximum, epsilon, unit):
-    """The number to subtract from all scores of a row, (R,): the maximum if it is so large that `line_of_roots` would
-    lose digits which differences of scores have, else 0.
+    """The number to subtract from all scores of a row, (R,): the row's maximum if it is large, else 0.
+
+    `line_of_roots` applied to scores that share a large number would lose digits, which differences of scores have.
     """
     return tl.where(tl.abs(maximum * unit) * epsilon > _LARGE, maximum, 0.0)
 
@@ -294,7 +299,7 @@ def powers_of_line(x, slope, base, epsilon, K: tl.constexpr):
 
 @triton.jit
 def state_of_weights(maximum, t, epsilon, unit, K: tl.constexpr, ROUGH: tl.constexpr):
-    """Two numbers per row for `weights_of_scores`: `line_of_roots` if ROUGH and not ANY_POWER, else maximum and t."""
+    """Two numbers per row for `weights_of_scores`: `line_of_roots` if ROUGH and K ≠ ANY_POWER, else maximum and t."""
     if ROUGH and K != ANY_POWER:
         return line_of_roots(maximum, t, epsilon, unit, K)
     else:
@@ -305,7 +310,7 @@ def state_of_weights(maximum, t, epsilon, unit, K: tl.constexpr, ROUGH: tl.const
 def weights_of_scores(x, first, second, epsilon, unit, K: tl.constexpr, ROUGH: tl.constexpr):
     """Weights, escorts and roots of scores x; `first` and `second` are `state_of_weights`.
 
-    If these are not a line of roots, the third result is the weights again.
+    Roots are computed only if ROUGH and K ≠ ANY_POWER; else the third result is the weights again.
     """
     if ROUGH and K != ANY_POWER:
         return powers_of_line(x, first, second, epsilon, K)
@@ -317,7 +322,10 @@ def weights_of_scores(x, first, second, epsilon, unit, K: tl.constexpr, ROUGH: t
 
 @triton.jit
 def probabilities(x, state, epsilon, unit, K: tl.constexpr, ROUGH: tl.constexpr):
-    """p and p^{2−α} of scores (rows, keys), then p^{α−1} if ROUGH and not ANY_POWER; `state` is `state_of_rows`."""
+    """p, p^{2−α} and, if ROUGH and K ≠ ANY_POWER, p^{α−1} of scores (rows, keys); `state` is `state_of_rows`.
+
+    Otherwise the third result is not p^{α−1} and must not be used.
+    """
     p, escort, u = weights_of_scores(x, state[0], state[1], epsilon, unit, K, ROUGH)
     if not ROUGH or K == ANY_POWER:
         p, escort = p * state[2][:, None], escort * state[3][:, None]
@@ -341,13 +349,13 @@ def state_of_rows(maximum, t, total, epsilon, unit, K: tl.constexpr, ROUGH: tl.c
 
 @triton.jit
 def by_lane(x):
-    """Sums of x (R, n), laid out as a matrix product, over each thread's part of a row, (R, LANES): no exchange."""
+    """Each thread's sum over its part of a row, (R, LANES), of x (R, n) laid out as a matrix product: no exchange."""
     return tl.sum(tl.sum(tl.reshape(x, [x.shape[0], x.shape[1] // (2 * LANES), LANES, 2]), 3), 1)
 
 
 @triton.jit
 def by_lane_of_products(a, b):
-    """`by_lane` of a·b. The compiler must not fuse products and sums (`gpu/README.md`): `tl.fma` fuses half of them."""
+    """`by_lane` of a·b. As the compiler may not fuse products and sums (`gpu/README.md`), `tl.fma` fuses half."""
     shape: tl.constexpr = [a.shape[0], a.shape[1] // (2 * LANES), LANES, 2]
     a_left, a_right = tl.split(tl.reshape(a, shape))
     b_left, b_right = tl.split(tl.reshape(b, shape))

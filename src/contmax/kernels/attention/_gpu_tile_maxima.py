@@ -35,8 +35,8 @@ from contmax.kernels.attention._gpu_scores import (
 from contmax.kernels.gpu._instructions import marked
 from contmax.kernels.rows._gpu_solve import NOTHING
 
-# A program tests whether it can skip blocks of keys: the last 1/_SEARCHED_SHARE, at least _SEARCHED_FIRST, and, if it
-# skips half of these, the rest too.
+# A program tests whether it can skip the last 1/_SEARCHED_SHARE of its blocks of keys, at least _SEARCHED_FIRST. If it
+# can skip half of these, it tests the other blocks too.
 _SEARCHED_SHARE = tl.constexpr(8)
 _SEARCHED_FIRST = tl.constexpr(2)
 
@@ -49,7 +49,7 @@ def _merged(a, b, c, d):
 
 @triton.jit
 def _largest(x):
-    """The largest score of each row of a block x (R, n) in each thread, (R, LANES); NaN wins."""
+    """The largest score of those that each thread holds of each row of a block x (R, n), (R, LANES); NaN wins."""
     left, right = tl.split(tl.reshape(x, [x.shape[0], x.shape[1] // 8, LANES, 2]))
     return tl.reduce(larger(left, right), 1, larger)
 
@@ -90,8 +90,9 @@ def _halved(first, second):
 def _take_block(x, first, second, counts, n, to, COLUMNS: tl.constexpr, WIDE: tl.constexpr):
     """Merge a block of scores x, from key n on, into the two largest scores of its tiles, `first` ≥ `second`.
 
-    If not `counts`, the block is skipped. Complete maxima are stored, and both start again at NOTHING. `to` has three
-    parts: a pointer to the maxima, the offsets of the maxima of one block, and whether their rows exist.
+    If the flag `counts` is false, the block is skipped. Once all keys of a tile are read, its maxima are stored, and
+    `first` and `second` start again at NOTHING; both are returned. `to` has three parts: a pointer to the maxima, the
+    offsets of the maxima of one block, and whether their rows exist.
     """
     MAXIMA, at, stored = to
     if counts:
@@ -113,7 +114,7 @@ def _take_block(x, first, second, counts, n, to, COLUMNS: tl.constexpr, WIDE: tl
 
 @triton.jit
 def _bound(best, reach):
-    """Products up to this bound, (R,), have no mass; `best` (R, LANES) is the largest product of each thread so far."""
+    """The largest product so far less `reach`, (R,): up to it products have no mass; `best` (R, LANES) is by thread."""
     best = tl.reduce(best, 1, larger)
     return best - reach - 1e-5 * tl.abs(best)
 
@@ -123,9 +124,10 @@ def _whole_blocks(
     q, K, kj, high, low, first, second, best, bound, to,
     SEARCHES: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, COLUMNS: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """Take the blocks of keys high − 1, …, low, which all queries may attend; return first, second, best and skipped.
+    """Merge the blocks of keys high − 1, …, low, which all queries may attend, into the tile maxima (`_take_block`).
 
-    With SEARCHES, blocks without a product above `bound` are skipped, and `skipped` counts them.
+    Returns first, second, best and skipped. With SEARCHES, blocks without a product above `bound` are skipped, and
+    `skipped` counts them.
     """
     d = tl.arange(0, WIDTH)
     at_key = tl.arange(0, COLUMNS)[None, :] * kj + d[:, None]
@@ -179,8 +181,8 @@ def tile_maxima(
     whole = end_of(begin + block * ROWS, key_count, diagonal, CAUSAL) // COLUMNS * COLUMNS
     if HAS_MASK or HAS_BIAS or HAS_SPANS:
         whole = 0
-    # Blocks are read down to `start`. Round the first key that a query may attend down to a multiple of WIDE: the
-    # maxima of four tiles, which share WIDE keys, are stored once all of these keys are read.
+    # Blocks are read down to `start`: the first key that any query may attend, rounded down to a multiple of WIDE. For
+    # the maxima of four tiles, which share WIDE keys, are stored once all of these keys are read.
     start = first_of(begins, ends, WIDE if WIDE > COLUMNS else COLUMNS, HAS_SPANS) // COLUMNS
     GROUPS: tl.constexpr = COLUMNS // WIDE if WIDE <= COLUMNS else 1
     STRIPS: tl.constexpr = LANES * GROUPS

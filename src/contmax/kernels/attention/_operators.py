@@ -1,6 +1,6 @@
 """Operators of entmax attention by Triton's kernels, and their arguments and results: options, lists, gradients.
 
-The operators are forward, backward, and decoding. α is a number or (H,).
+The operators are forward, backward, and decoding. α is one number, or a tensor with one number per head, (H,).
 """
 
 from typing import Any, NamedTuple
@@ -55,8 +55,10 @@ class AttentionLists(NamedTuple):
     # (B·H, blocks of rows), int64: 0 for a block with lists. For a dense block first + 2³²·end: its mass lies in
     # the blocks of keys first … end − 1.
     dense: Tensor
-    marks: Tensor  # (B·G,), int32: with lists, 1 if the key head has a dense block; without, 1 if it has a shift ≠ 0
-    states: Tensor  # (B·H, Q, 4), float32: `_gpu_scores.state_of_rows` of the rows of dense blocks
+    # (B·G,), int32, 0 or 1. With lists: whether any row of the key head is in a dense block. Without lists: whether
+    # any of its rows has a shift ≠ 0.
+    marks: Tensor
+    states: Tensor  # (B·H, Q, 4), float32: what gives p in dense blocks from the scores (`_gpu_scores.state_of_rows`)
     means: Tensor  # (B·H, Q, c), float32: for rows of dense blocks, means of the values with weights p^{2−α}
     # (B·H, Q), float32: a number, mostly 0, subtracted from all scores of a row (`_gpu_scores.shift_of_rows`).
     shifts: Tensor
@@ -68,7 +70,7 @@ class AttentionLists(NamedTuple):
 
 
 class AttentionGradients(NamedTuple):
-    """Gradients of query, key and value, and of α: float32, (H,), or (0,) if it is not needed."""
+    """Gradients of query, key and value, in their shapes; and of α, float32, (H,), or (0,) if it is not needed."""
 
     query: Tensor
     key: Tensor
@@ -81,13 +83,13 @@ class Bounded(NamedTuple):
 
     bounds: Tensor  # upper bounds of the scores in each page, (*batch, H, Q, pages), −∞ where no key may be attended
     chosen: Tensor  # whether a page is read first, (*batch, H, Q, pages)
-    # Lower bounds of the thresholds τ, (*batch, H, Q, 1), from the scores in these pages: keys with scores up to
-    # them have no weight.
+    # Lower bounds of the thresholds τ, (*batch, H, Q, 1), from the scores in the chosen pages. A key with a score up
+    # to its row's bound has no weight.
     thresholds: Tensor
 
 
 class Boxes(NamedTuple):
-    """Boxes around pages of keys."""
+    """Boxes around pages of keys (runs of `size` neighbouring keys), and how many pages are read."""
 
     low: Tensor  # the smallest number in each channel of a page, (B, G, pages, d)
     high: Tensor  # the largest number in each channel of a page, (B, G, pages, d)
@@ -97,7 +99,7 @@ class Boxes(NamedTuple):
 
 
 def is_by_distance(bias: Tensor, queries: int, keys: int) -> bool:
-    """Whether a bias has one number per distance: (…, 1, Q + L − 1), that of query i and key j at index j − i + Q − 1.
+    """Whether a bias (…, 1, Q + L − 1) has one number per distance j − i of key j and query i, at index j − i + Q − 1.
 
     The result is False for one query: there such a bias has one number per key, which is the usual form.
     """
@@ -109,7 +111,10 @@ def is_by_distance(bias: Tensor, queries: int, keys: int) -> bool:
 def empty_attended(
     query: Tensor, key: Tensor, value: Tensor, alpha: float | Tensor, options: AttentionOptions, needs_gradient: bool
 ) -> list[Tensor]:
-    """Buffers for the means, (B, H, Q, c), and `AttentionLists`; `marks`, and with lists `dense`, are filled with 0."""
+    """Buffers for the means, (B, H, Q, c), then for the tensors of `AttentionLists`.
+
+    They are uninitialised, except that `marks` is filled with 0, and so is `dense` if there are lists.
+    """
     batch, heads, queries = query.shape[:3]
     rows, width = (batch * heads, queries), value.shape[-1]
     listed, capacity, shifted, blank = rows, LIST_CAPACITY, (0, 0), torch.zeros
@@ -144,7 +149,7 @@ def attention_fits(query: Tensor, key: Tensor, value: Tensor) -> bool:
 
 
 def decoding_fits(query: Tensor, key: Tensor, value: Tensor, page: int = 128) -> bool:
-    """Whether `decoding` takes tensors of these sizes, provided that `attention_fits` is true of them."""
+    """Whether `decoding`, by blocks of at most `page` keys, takes tensors of which `attention_fits` is true."""
     width = max(query.shape[-1], value.shape[-1])
     return (
         key.shape[-2] <= most_keys_of_decoding(width, query.element_size(), page)
@@ -171,7 +176,10 @@ def _empty_gradients(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> A
 def attention(
     query: Tensor, key: Tensor, value: Tensor, alpha: float | Tensor, options: AttentionOptions, needs_gradient: bool
 ) -> list[Tensor]:
-    """Means (B, H, Q, c), then `AttentionLists`; query is (B, H, Q, d), key (B, G, L, d) and value (B, G, L, c)."""
+    """The means (B, H, Q, c), then the tensors of `AttentionLists`, where `states` and `means` are for gradients only.
+
+    The query is (B, H, Q, d), the key (B, G, L, d) and the value (B, G, L, c).
+    """
     from contmax.kernels.attention._gpu_attention import attend
 
     return attend(query, key, value, alpha, options, needs_gradient)
@@ -218,7 +226,7 @@ def _empty_decoded(
 def decoding_by_pages(
     query: Tensor, key: Tensor, value: Tensor, alpha: float | Tensor, options: AttentionOptions, boxes: Boxes
 ) -> list[Tensor]:
-    """The means of `decoding`, reading only some pages of keys; then bounds, chosen and thresholds of `Bounded`."""
+    """The means of `decoding`, for which only some pages of keys are read; then the three tensors of `Bounded`."""
     from contmax.kernels.attention import _gpu_attention as gpu
 
     return gpu.decode_by_pages(gpu.AttentionCall(query, key, value, alpha, options), boxes)

@@ -12,7 +12,7 @@ from contmax.kernels import blocks_of, power_of_two
 
 # The most entries of a candidate list: longer lists would cost as much as products of whole tiles.
 LIST_CAPACITY = 128
-# Queries per dense block (`AttentionLists`).
+# Queries per block of rows; a block is dense if it has no lists (`AttentionLists`).
 DENSE_ROWS = 64
 # Bytes of shared memory per program on Hopper: GPUs with less get smaller blocks.
 _LARGE_CHIP = 227 * 1024
@@ -51,12 +51,12 @@ def most_keys_without_lists(alpha: float | Tensor, like: Tensor) -> int:
 class Tuning:
     """Sizes of blocks and options of launches, by kernel.
 
-    `warps` are warps per program, `stages` pipeline stages of loops, as ``num_stages``, and `registers` the most
-    registers per thread; None leaves the number to the compiler.
+    In the names, `warps` are warps per program, `stages` are pipeline stages of loops (Triton's ``num_stages``), and
+    `registers` are the most registers per thread, where None leaves the number to the compiler.
     """
 
     most_tiles: int = 512  # the most tiles per row; it limits the memory of tile maxima
-    bytes_of_maxima: int = 2**29  # the most bytes of tile maxima; inputs that need more are listed by blocks of queries
+    bytes_of_maxima: int = 2**29  # the most bytes of tile maxima; calls that need more take blocks of queries in turn
     abreast: int = 64  # the number of heads whose programs start interleaved (`block_and_head`)
     maxima_abreast: int = 16  # `abreast` of `tile_maxima`
     rows: int = 64  # `tile_maxima`: queries per program
@@ -164,7 +164,7 @@ def decoding_sizes(
 
 
 def most_keys_of_decoding(channels: int, item: int, page: int = _DECODED_TOGETHER) -> int:
-    """The most keys that decoding takes, by blocks of at most a `page`; heads have `channels` of `item` bytes each."""
+    """The most keys that decoding takes, in blocks of at most `page` keys; a head has `channels` of `item` bytes."""
     return _MOST_TILES // _TILES_OF_BLOCK * min(_decoded_together(width_of_block(channels), item), page)
 
 

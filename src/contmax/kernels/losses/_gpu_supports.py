@@ -101,7 +101,10 @@ def _add_listed_rows(
     PLACES, MASSES, COUNTS, Y, STATISTICS, W, MEAN, OUT, n, channels, w_stride, stat_stride, smoothing,
     SMOOTHS: tl.constexpr, CAPACITY: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Store BLOCK channels of a row of (p̂ − q) W from its list; not final if the list overflowed."""
+    """Store BLOCK channels of a row of (p̂ − q) W from its list.
+
+    If the list overflowed, `_multiply_long_rows` overwrites the result.
+    """
     r = tl.program_id(0).to(tl.int64)
     d = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = d < channels
