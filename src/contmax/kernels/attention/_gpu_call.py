@@ -10,7 +10,7 @@ from contmax.kernels.attention._operators import AttentionOptions, is_by_distanc
 from contmax.kernels.attention._sizes import LIST_CAPACITY, TUNING, Tuning, width_of_block
 from contmax.kernels.gpu._launch import order_of, side_by_side
 
-# With a smaller scale, the product ⟨q, k⟩ of a moderate score could fall below −1e30: kernels take the key for masked.
+# With a smaller scale, a moderate score could have a product ⟨q, k⟩ below −1e30, and its key would pass for masked.
 _LEAST_SCALE = 1e-20
 # The largest stride of rows for which offsets within a block of 128 rows fit in 32 bits.
 _LARGEST_STRIDE = 2**24 - 1
@@ -105,7 +105,7 @@ class AttentionCall:
     ) -> None:
         mask, bias, lengths, diagonal, scale, spans = options
         if bias is None and scale < _LEAST_SCALE:
-            bias = query.new_zeros((1, 1, 1, 1))  # with a bias, kernels compare scaled products
+            bias = query.new_zeros((1, 1, 1, 1))  # with a bias, products are scaled before this test
         self.query, self.key, self.value = with_near_rows(query), with_near_rows(key), with_near_rows(value)
         # The queries stand for absent tensors: kernels need a pointer, but do not read it.
         self.mask = self.bias = self.limits = self.alpha = self.query

@@ -45,8 +45,8 @@ _FEWEST = tl.constexpr(64)
 # threads of a program take the same branch, whether they read before or after the write.
 DENSE_BY_MAXIMA = tl.constexpr(1)
 DENSE_BY_LISTS = tl.constexpr(2)
-# A block is dense if at least this share of the keys that the rows of a program may attend may have mass. An exception
-# are programs whose rows have at most _SHORTEST_WHOLE keys each: their lists are short in any case.
+# If at least this share of all keys that a program's rows may attend may have mass, their block is dense, unless each
+# row has at most _SHORTEST_WHOLE keys: then lists are short in any case.
 _NEARLY_ALL = tl.constexpr(0.875)
 _SHORTEST_WHOLE = tl.constexpr(64)
 # Listed keys per row that `_score_again` takes at a time.
@@ -90,8 +90,8 @@ def _sums(maxima, maximum, unit, ok, t, epsilon, K: tl.constexpr):
 
 @triton.jit
 def bound_of_part(scores, unit, epsilon, K: tl.constexpr):
-    """Three results, (R,) each, from scores (R, n), multiples of `unit`, of a part of each row's keys: the maximum (0 if
-    it is not finite or all are masked); a lower bound of the normaliser, up to rounding; whether the maximum is finite.
+    """Three results, (R,) each, from scores (R, n), multiples of `unit`, of a part of each row's keys: the maximum (0
+    if it is not finite or all are masked); a lower bound of the normaliser, up to rounding; if the maximum is finite.
     """
     maximum = tl.reduce(scores, 1, larger)
     ok = maximum * 0.0 == 0.0

@@ -2,8 +2,8 @@ r"""Attention of few queries over many keys, without gradients: a step of genera
 
 `score_keys` writes all scores, and the maximum of every tile, in one pass over the keys. The maxima are scores of a
 part of the keys, whose normaliser is a lower bound of the row's normaliser A. `solve_rows`, one program per row (query
-of a head), reads the tiles whose maximum may have mass, solves the row exactly from their keys that may have
-mass (the candidates), and averages values of the support.
+of a head), reads the tiles whose maximum may have mass, solves the row from their keys that may have mass (the
+*candidates*), and averages values of the support.
 
 A row with too many candidates is *dense*: its program estimates A from a sample of its scores, and solves it by passes
 over all of them. Then `average_values` sums the values of spans of keys by products; the last program to finish adds

@@ -324,7 +324,7 @@ def weights_of_scores(x, first, second, epsilon, unit, K: tl.constexpr, ROUGH: t
 def probabilities(x, state, epsilon, unit, K: tl.constexpr, ROUGH: tl.constexpr):
     """p, p^{2−α} and, if ROUGH and K ≠ ANY_POWER, p^{α−1} of scores (rows, keys); `state` is `state_of_rows`.
 
-    Otherwise the third result is not p^{α−1} and must not be used.
+    Under other conditions the third result is not p^{α−1}, and callers must not use it.
     """
     p, escort, u = weights_of_scores(x, state[0], state[1], epsilon, unit, K, ROUGH)
     if not ROUGH or K == ANY_POWER:

@@ -49,7 +49,7 @@ def _merged(a, b, c, d):
 
 @triton.jit
 def _largest(x):
-    """The largest score of those that each thread holds of each row of a block x (R, n), (R, LANES); NaN wins."""
+    """For each row of a block x (R, n), the largest of the scores that each thread holds, (R, LANES); NaN wins."""
     left, right = tl.split(tl.reshape(x, [x.shape[0], x.shape[1] // 8, LANES, 2]))
     return tl.reduce(larger(left, right), 1, larger)
 
@@ -114,7 +114,10 @@ def _take_block(x, first, second, counts, n, to, COLUMNS: tl.constexpr, WIDE: tl
 
 @triton.jit
 def _bound(best, reach):
-    """The largest product so far less `reach`, (R,): up to it products have no mass; `best` (R, LANES) is by thread."""
+    """Products up to this bound, (R,), `reach` below the largest so far, have no mass.
+
+    `best`, (R, LANES), is the largest product of each thread so far.
+    """
     best = tl.reduce(best, 1, larger)
     return best - reach - 1e-5 * tl.abs(best)
 
@@ -181,8 +184,8 @@ def tile_maxima(
     whole = end_of(begin + block * ROWS, key_count, diagonal, CAUSAL) // COLUMNS * COLUMNS
     if HAS_MASK or HAS_BIAS or HAS_SPANS:
         whole = 0
-    # Blocks are read down to `start`: the first key that any query may attend, rounded down to a multiple of WIDE. For
-    # the maxima of four tiles, which share WIDE keys, are stored once all of these keys are read.
+    # Blocks are read down to block `start`, with the first key that any query may attend, rounded down to a multiple of
+    # WIDE: the maxima of four tiles, which share WIDE keys, are stored only once all of these keys are read.
     start = first_of(begins, ends, WIDE if WIDE > COLUMNS else COLUMNS, HAS_SPANS) // COLUMNS
     GROUPS: tl.constexpr = COLUMNS // WIDE if WIDE <= COLUMNS else 1
     STRIPS: tl.constexpr = LANES * GROUPS

@@ -176,7 +176,7 @@ def _empty_gradients(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> A
 def attention(
     query: Tensor, key: Tensor, value: Tensor, alpha: float | Tensor, options: AttentionOptions, needs_gradient: bool
 ) -> list[Tensor]:
-    """The means (B, H, Q, c), then the tensors of `AttentionLists`, where `states` and `means` are for gradients only.
+    """The means (B, H, Q, c), then the tensors of `AttentionLists`: `states` and `means` only if `needs_gradient`.
 
     The query is (B, H, Q, d), the key (B, G, L, d) and the value (B, G, L, c).
     """
