@@ -62,7 +62,7 @@ def _nearest(v, j, n, threshold):  # type: ignore[no-untyped-def]
 
 @njit(error_model="numpy")
 def sharpen(x, r, row, listed, places, distances, shares, p):  # type: ignore[no-untyped-def]
-    """Write p[r] of a delicate row; return Ω* − max x. `listed`, `places`, `distances`, `shares` are one-row buffers."""
+    """Write p[r] of a delicate row; return Ω* − max x. `listed`, `places`, `distances` and `shares` are buffers."""
     near, a, rough_eps = row.epsilon > _NEAR, normaliser(row), np.finfo(x.dtype).eps
     # The threshold less its largest rounding error: no score up to this number has mass.
     threshold = row.top + (a - row.k) - 64.0 * rough_eps * (1.0 + row.k + abs(row.top))

@@ -50,7 +50,7 @@ def entmax_rows(x: Tensor, alpha: float | Tensor) -> tuple[Tensor, Tensor]:
 
 
 def entmax_rows_backward(p: Tensor, g: Tensor, alpha: float | Tensor, needs_alpha: bool) -> tuple[Tensor, Tensor]:
-    """Gradients of the scores, from p and its cotangent g, and of α per row, (*batch, 1), or (0,) unless `needs_alpha`."""
+    """Gradients of the scores, from p and its cotangent g, and of α per row, (*batch, 1); (0,) unless `needs_alpha`."""
     grad = torch.empty_like(p, memory_format=torch.contiguous_format)
     grad_alpha = p.new_empty((*p.shape[:-1], 1) if needs_alpha else (0,))
     arrays = (matrix_of(p), matrix_of(g), _numbers(alpha, p), matrix_of(grad), grad_alpha.numpy().reshape(-1))
@@ -128,7 +128,7 @@ def _of_row(alpha, r):  # type: ignore[no-untyped-def]
 
 @njit(error_model="numpy")
 def _finish(scores, j, row, w, p, r):  # type: ignore[no-untyped-def]
-    """Write p of row r from its weights w[j], and return Ω* − max x; Ω* itself would lose digits if scores are large."""
+    """Write p of row r from its weights w[j]; return Ω* − max x, as Ω* itself would lose digits if scores are large."""
     wide_vectors()
     columns, factor = np.uint64(p.shape[1]), p.dtype.type(1.0 / row.mass)
     if not row.top > -np.inf:
@@ -147,7 +147,7 @@ def _finish(scores, j, row, w, p, r):  # type: ignore[no-untyped-def]
 
 @kernel(error_model="numpy")
 def backward_rows(p, g, alpha, grad, grad_alpha, start, stop):  # type: ignore[no-untyped-def]
-    """grad ← s (g − ⟨s, g⟩/⟨s, 1⟩) for rows start … stop − 1, s = p^{2−α}; grad_alpha ← −⟨grad, D⟩ unless it is empty."""
+    """grad ← s (g − ⟨s, g⟩/⟨s, 1⟩) for rows start … stop − 1, s = p^{2−α}; grad_alpha ← −⟨grad, D⟩ if not empty."""
     wide_vectors()
     columns, needs_alpha = np.uint64(p.shape[1]), grad_alpha.shape[0] > 0
     zero, one = p.dtype.type(0), p.dtype.type(1)

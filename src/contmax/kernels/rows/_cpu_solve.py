@@ -168,7 +168,7 @@ def _excess(mass, epsilon, k):  # type: ignore[no-untyped-def]
 
 @njit(error_model="numpy")
 def _tolerance(epsilon, order, eps):  # type: ignore[no-untyped-def]
-    """The excess E from which one step leaves an error E² ≈ eps, or Eᵏ for k < 2: Σ p^{2−α} is Hölder of order k − 1."""
+    """The excess E from which a step leaves an error E² ≈ eps, or Eᵏ if k < 2: Σ p^{2−α} is Hölder of order k − 1."""
     if epsilon == 0.0:
         return np.finfo(np.float64).max  # one step is exact
     if epsilon <= 0.5:

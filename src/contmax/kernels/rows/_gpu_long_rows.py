@@ -35,7 +35,7 @@ def chunk_sums(
     X, M, at, mask_at, n, top, t, epsilon,
     K: tl.constexpr, ROUGH: tl.constexpr, HAS_MASK: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
-    """Sums over a row, (1,) each: of weights and of escorts (`relative_weights`), and of weight·y, y = score − `top`."""
+    """Sums over a row, (1,) each: of weights and escorts (`relative_weights`) and of weight·y; y is score − `top`."""
     # Reduce once, at the end, so that threads wait for each other once.
     total = tl.zeros([1, CHUNK], tl.float32)
     slope = tl.zeros([1, CHUNK], tl.float32)

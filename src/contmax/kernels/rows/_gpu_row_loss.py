@@ -90,7 +90,7 @@ def deformed_log(y, epsilon, K: tl.constexpr):
 
 @triton.jit
 def soft_sums(y, below, epsilon, K: tl.constexpr):
-    """Of targets y: Σ y, Σ y h(y), Σ y·`below`, whether a y > 0 has score −inf; (R,). `below`: scores less a maximum."""
+    """For targets y: Σ y, Σ y h(y), Σ y·`below`, whether a y > 0 has score −inf; `below` is score − some maximum."""
     has_target = y > 0.0
     possible = below > -float("inf")
     # A NaN target stays NaN.
