@@ -233,7 +233,7 @@ def _threshold(scores: Tensor, alpha: float | Tensor) -> Tensor:
 
 
 def _shared(pages: Tensor, inputs: Inputs) -> Tensor:
-    """Which pages are read by some query of the query heads that share a key head, from those of each query, `pages`."""
+    """Which pages are read by some query of the query heads that share a key head, from those that each query reads."""
     heads, groups = inputs.query.shape[-3], inputs.key.shape[-3]
     shared: Tensor = pages.unflatten(-3, (groups, heads // groups)).any(-2, keepdim=True).any(-3, keepdim=True)
     shared = shared.expand(*pages.shape[:-3], groups, heads // groups, *pages.shape[-2:])

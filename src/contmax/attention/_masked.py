@@ -47,7 +47,10 @@ def allowed_keys(inputs: Inputs) -> Tensor | None:
 
 
 def masked_as_zeros(inputs: Inputs) -> Inputs:
-    """The inputs with 0 for queries that may attend no key, and keys and values that none may attend; gradients are 0."""
+    """The inputs with 0 for queries without an allowed key, and for keys and values without an allowed query.
+
+    The gradients of these entries are exactly 0 too.
+    """
     seen, asks = _seen_and_asking(inputs)
     query, key, value = inputs[:3]
     if asks is not None:
@@ -64,7 +67,7 @@ def _seen_and_asking(inputs: Inputs) -> tuple[Tensor | None, Tensor | None]:
     """Which keys some query may attend, (…, 1, L), and which queries may attend some key, (…, Q or 1, 1); None if all.
 
     Conditions on keys alone are not expanded to a matrix (Q, L). Nor is a bias by distance (one number for each j − i),
-    unless there are spans or a mask that is a matrix; otherwise such a bias does not count for queries.
+    unless there are spans or a mask that is a matrix; if not expanded, it counts for the first result only.
     """
     (queries, keys), bias, line = inputs.sizes, inputs.bias, None
     if bias is not None and is_by_distance(bias, queries, keys):

@@ -132,7 +132,7 @@ def _aligned(x: Tensor) -> Tensor:
 
 
 class _TwiceDifferentiable(torch.autograd.Function):
-    """Returns `output`. Its gradient is that of torch's kernels, or of the reference where it is differentiated itself."""
+    """Returns `output`. Its gradient is that of torch's kernels, or, to differentiate or vmap it, of the reference."""
 
     @staticmethod
     def forward(output: Tensor, *arguments: Any) -> Tensor:

@@ -113,7 +113,7 @@ def _constants(
 
 
 def _are_float32(values: Any, loc: Any, scale: Any) -> bool:
-    """Whether all are eager float32 tensors on one device, values are (B, L, D), and no tensor can have a tangent."""
+    """Whether all are eager float32 tensors on one device, values are (B, L, D), and forward mode (jvp) is off."""
     if not (isinstance(values, Tensor) and isinstance(loc, Tensor) and isinstance(scale, Tensor)):
         return False
     if not is_eager(values, loc, scale) or forward_mode_is_on():

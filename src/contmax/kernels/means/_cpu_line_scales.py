@@ -1,10 +1,10 @@
 """E_p[ψ] of β-Gaussians of any α ≥ 1 against Gaussian bases on the line, by the mean over the law of the scale.
 
-All arithmetic is in float64, because near α = 1 phases are ν = 1/(α−1) + 3/2 times a small number. The law needs the
-variance of a β-Gaussian, η = 1/ν and a normaliser, with their derivatives; `contmax.densities._profile`,
-`contmax.numerics._radial` and `contmax.expectations._scale_mean` have the formulas. Numbers of a density are
-computed once for its row. Functions that underflow on the whole support of a density are skipped; the others fill the
-blocks of `_cpu_scale_path`, where the line is a plane with c = g = 0.
+All arithmetic is in float64, because near α = 1 phases of the integrand are a small number times a large one,
+ν = 1/(α−1) + 3/2. The law needs the variance of a β-Gaussian, η = 1/ν and a normaliser, with their derivatives;
+`contmax.densities._profile`, `contmax.numerics._radial` and `contmax.expectations._scale_mean` have the formulas. They
+are computed once per density. Functions that underflow on the whole support of a density are skipped; the others fill
+the blocks of `_cpu_scale_path`, where the line is a plane with c = g = 0.
 """
 
 import math
@@ -19,8 +19,8 @@ from contmax.kernels.means import _cpu_scale_path as path
 _SMALLEST_VARIANCE, _LARGEST_VARIANCE = 1e-290, 1e290
 # Distances are clamped to _FARTHEST standard deviations, where r is 0.
 _FARTHEST = 1e12
-# σ_j²/(V + σ_j²) is clamped to at least this: a function narrower than 1e-12 of the density would lose all digits at
-# the edge of the density.
+# σ_j²/(V + σ_j²) is clamped to at least this: a function narrower than 1e-12 of the density's width would lose all
+# digits at the edge of the density.
 _LEAST = 1e-24
 _TWO_PI, _HALF_LOG_2PI = 2 * math.pi, 0.5 * math.log(2 * math.pi)
 # The rule near α = 1, used where |η| < NEAR_ONE: the highest moment of the law, the number of nodes, and the radius of

@@ -71,7 +71,7 @@ def integer_power(u, order):  # type: ignore[no-untyped-def]
 
 @njit(error_model="numpy", fastmath=fast.CONTRACT)
 def _escort_and_base(distance, e, power):  # type: ignore[no-untyped-def]
-    """The escort s and root u for c = 0, with p = s·u; s = 0, u = 1 off the support; `e` is ε and `power` is k − 1."""
+    """Escort s and root u for c = 0, p = s·u; s = 0, u = 1 off the support. `distance` is v − t, `e` ε, `power` k−1."""
     zero, one = type(distance)(0), type(distance)(1)
     u = e * distance
     inside = u > zero

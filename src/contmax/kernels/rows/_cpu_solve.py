@@ -57,10 +57,10 @@ def integer_order(epsilon, eps):  # type: ignore[no-untyped-def]
 
 @njit(error_model="numpy")
 def begin(x, r, epsilon, flat, scores, j, row):  # type: ignore[no-untyped-def]
-    """scores[j] ← x[r] less its maximum; sets the state `row` with which `climb` (if order > 0) or `bound` goes on.
+    """scores[j] ← x[r] less its maximum; prepares the state `row` for `climb` if row.order > 0, else for `bound`.
 
-    For order = 0 and ε > 0 this includes sums that `bound` needs. row.top is −inf if the row is fully masked, NaN if it
-    has a NaN or +inf.
+    For order 0 and ε > 0 it computes sums that `bound` needs. row.top is −inf if the row is fully masked, NaN if it has
+    a NaN or +inf.
     """
     columns, eps = np.uint64(x.shape[1]), np.finfo(x.dtype).eps
     top, total = shifted(x, r, scores, j)

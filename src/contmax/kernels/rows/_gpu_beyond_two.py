@@ -142,7 +142,7 @@ def curvature_of(log_p, y):
 def moved_by_alpha(p, log_p, log_s, last_log_p, epsilon):
     """s (D − D_j) with s = p^{2−α}, D from `curvature_of`, and D_j the D of the smallest p > 0.
 
-    Less s times its mean over the row, weighted by s, this is −∂p/∂α (`contmax.maps._jacobian`).
+    −∂p/∂α is s (D − ⟨D⟩), with ⟨D⟩ the mean of D under the weights s: callers subtract it (`contmax.maps._jacobian`).
     """
     y, last = epsilon * log_p, epsilon * last_log_p
     near = tl.maximum(tl.abs(y), tl.abs(last)) <= 1.0

@@ -237,7 +237,7 @@ def backward_long_rows(
     CHUNK: tl.constexpr, SLICE: tl.constexpr, CAPACITY: tl.constexpr, SLICES: tl.constexpr, SLOTS: tl.constexpr,
     SHORT: tl.constexpr,
 ):  # fmt: skip
-    """Store gradients, as `backward_rows` does, only on the listed support: elsewhere `list_support` wrote zeros."""
+    """Store gradients, as `backward_rows` does; off the support there are already zeros, which `list_support` wrote."""
     r = tl.program_id(0)
     row = r + tl.arange(0, 1)
     here = r.to(tl.int64) * n

@@ -1,4 +1,4 @@
-"""Losses and statistics of rows with known normaliser, and from the statistics p̂ in the backward pass.
+"""Losses and statistics of rows with known normaliser; the backward pass computes p̂ from the statistics.
 
 The statistics of a row are four numbers (`store_statistics`) and, for rows of several tiles, the maximum of each tile,
 by which the backward pass skips tiles without mass. Soft targets add one number at the end, their factor (1−s)/S.
@@ -21,7 +21,8 @@ from contmax.kernels.rows._gpu_solve import below, log, relative_weights
 
 # `deformed_log` replaces smaller numbers by this: their powers are negligible, and `log` takes no smaller numbers.
 _LEAST = tl.constexpr(1e-37)
-# If |α − 1| is at least this, `contmax.deformed.tsallis_negentropy` uses Ω's definition in float32, else a stable form.
+# From this |α − 1| on, `contmax.deformed.tsallis_negentropy`, the reference, uses Ω's definition in float32, else a
+# stable form. The slopes of the two differ by a constant (`slope_of_negentropy`).
 _FAR_FROM_ONE = tl.constexpr(0.0186)
 
 
@@ -90,7 +91,7 @@ def deformed_log(y, epsilon, K: tl.constexpr):
 
 @triton.jit
 def soft_sums(y, below, epsilon, K: tl.constexpr):
-    """For targets y: Σ y, Σ y h(y), Σ y·`below`, whether a y > 0 has score −inf; `below` is score − some maximum."""
+    """Σ y, Σ y h(y), Σ y·`below`, and whether a target y > 0 has score −inf, (R,) each; `below`: score − a maximum."""
     has_target = y > 0.0
     possible = below > -float("inf")
     # A NaN target stays NaN.
