@@ -88,7 +88,7 @@ def _allowed(block_mask: BlockMask, rows: Tensor, keys: int) -> Tensor:
 
 
 def _listed(counts: Tensor, indices: Tensor, blocks: int) -> Tensor:
-    """Which blocks of keys are among the first `counts` of `indices`, (B, H, blocks of queries, blocks of keys)."""
+    """Which key blocks each query block lists, as the first `counts` of `indices`; (B, H, query blocks, key blocks)."""
     is_listed = torch.arange(indices.shape[-1], device=indices.device) < counts.unsqueeze(-1)
     # Unlisted entries are arbitrary: they are scattered to an extra column, which the slice below drops.
     place = torch.where(is_listed, indices.long(), blocks)

@@ -1,9 +1,10 @@
 """Attention that skips pages of keys which can have no weight, and certifies which pages it has read.
 
 `KeyPages` are boxes around pages of neighbouring keys, and give an upper bound of the scores in each page. First the
-pages with the largest bounds are read. The threshold τ of their scores is a lower bound of the row's threshold, so keys
-in pages with a bound of at most τ have weight 0. Then, without a budget, all pages with larger bounds are read. A page
-has the bound −∞ if no query may attend its keys.
+pages with the largest bounds are read. α-entmax gives weight only to scores above a threshold. The threshold τ of the
+scores read so far is a lower bound of that of all scores, so keys in pages with a bound of at most τ have weight 0.
+Then, without a budget, all pages with larger bounds are read. A page has the bound −∞ for a query that may attend none
+of its keys.
 """
 
 from collections.abc import Callable
@@ -152,7 +153,8 @@ def attend_certified(
         pages: boxes of all keys; None to compute them.
         budget: the most keys that a query may choose to read; None to read all that may have weight.
         certifies: whether the certificate is needed; a GPU computes it by operations of its own.
-        attend: computes the means for given inputs by reading all keys; used with a mask where no kernel skips pages.
+        attend: computes the means for given inputs by reading all keys. Where no kernel skips pages, it gets a mask of
+            the keys in the pages that are read.
     """
     pages = _checked_pages(pages, inputs)
     if budget is not None and budget < pages.size:
@@ -168,7 +170,7 @@ def attend_certified(
         return attend(inputs), Certificate(keys_read, torch.ones_like(keys_read, dtype=torch.bool))
     count = pages.low.shape[-2]
     first = min(count, max(_FEWEST_FIRST, count // _FIRST_SHARE) if budget is None else budget // pages.size)
-    # Rounding keeps the order of numbers: boxes of keys that autocast rounds are the boxes of the rounded keys.
+    # Autocast may have rounded the keys. Rounding preserves order, so the rounded boxes are those of the rounded keys.
     low, high = (x.to(inputs.key.dtype) for x in (pages.low, pages.high))
     boxes = Boxes(low, high, pages.size, first, budget is None)
     if backend_of_attention(inputs, 0.0) is Backend.TRITON and pages_fit(*inputs[:3], pages.size):
@@ -222,7 +224,7 @@ def _bounded(inputs: Inputs, boxes: Boxes) -> Bounded:
 
 
 def _threshold(scores: Tensor, alpha: float | Tensor) -> Tensor:
-    """A number (…, 1) below the α-entmax threshold of scores (…, L), despite rounding; −∞ without a threshold."""
+    """A lower bound, (…, 1), of the α-entmax threshold of scores (…, L), rounding included; −∞ without a threshold."""
     maximum = scores.amax(-1, keepdim=True)
     shifted = scores - torch.where(maximum.isfinite(), maximum, 0)
     below = newton_normaliser(shifted, alpha, None) - 1 / (alpha - 1)
@@ -231,7 +233,7 @@ def _threshold(scores: Tensor, alpha: float | Tensor) -> Tensor:
 
 
 def _shared(pages: Tensor, inputs: Inputs) -> Tensor:
-    """Which pages (*batch, H, Q, pages) are read by any query of any query head in the group that shares a key head."""
+    """Which pages are read by some query of the query heads that share a key head, from those that each query reads."""
     heads, groups = inputs.query.shape[-3], inputs.key.shape[-3]
     shared: Tensor = pages.unflatten(-3, (groups, heads // groups)).any(-2, keepdim=True).any(-3, keepdim=True)
     shared = shared.expand(*pages.shape[:-3], groups, heads // groups, *pages.shape[-2:])

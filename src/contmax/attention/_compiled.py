@@ -38,7 +38,7 @@ def backend_of_attention(inputs: Inputs, dropout_p: float) -> Backend:
     is_traced = torch.compiler.is_compiling()
     if not is_traced and not inputs.hold_numbers:
         return Backend.TORCH
-    # On a CPU choose as for float32: numba's kernels get half precision widened.
+    # On a CPU choose for half precision as for float32: tensors are widened before they reach numba's kernels.
     is_wide = is_traced or not query.is_cpu
     backend = backend_of(query if is_wide else query.new_empty(0, dtype=wide_dtype(query.dtype)))
     if backend is Backend.TRITON:
@@ -60,7 +60,7 @@ def attend_fused(inputs: Inputs) -> Tensor:
     if inputs.query.shape[-2] < _FEWEST_QUERIES:
         output: Tensor = kernels.decoding(*_given_to_kernels(_in_one_batch(inputs)))
     else:
-        # Leave out `lengths`: the kernels do not read the keys behind them, so these need no zeros.
+        # Leave out `lengths` here: the kernels do not read keys beyond the length of a sequence, which need no zeros.
         inputs = masked_as_zeros(inputs._replace(lengths=None))._replace(lengths=inputs.lengths)
         output = apply(_CompiledAttention, True, _needs_gradient(inputs), *_in_one_batch(inputs))[0]
     return _in_batches(output, inputs)

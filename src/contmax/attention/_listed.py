@@ -18,7 +18,10 @@ _LONGEST_SHARE = 1 / 8
 
 
 def listed_means(inputs: Inputs) -> tuple[Tensor, ...]:
-    """Means of the values, then for each block keys and weights of its lists, empty if a list would be too long."""
+    """Means of the values, then two tensors for each block of queries: the keys and the weights of its lists.
+
+    Both are empty if a list of the block would be too long.
+    """
     outputs, saved = [], []
     for rows in query_blocks(inputs):
         output, *listed = _block_means(block_of(inputs, rows))
@@ -30,7 +33,7 @@ def listed_means(inputs: Inputs) -> tuple[Tensor, ...]:
 def listed_gradients(
     inputs: Inputs, saved: list[Tensor], g: Tensor, needs_alpha: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of query, key, value and α (per head, 0 unless `needs_alpha`); `saved`: the lists of `listed_means`."""
+    """Gradients of query, key, value, α (per head, 0 unless `needs_alpha`); `saved` are the lists of `listed_means`."""
     d_query, d_key, d_value = (x.new_zeros(x.shape) for x in inputs[:3])
     d_alpha = d_query.new_zeros(d_query.shape[-3])
     for i, rows in enumerate(query_blocks(inputs)):
@@ -47,7 +50,7 @@ def listed_gradients(
 
 
 def _block_means(block: Inputs) -> tuple[Tensor, Tensor, Tensor]:
-    """Means of the values of a block, then keys and weights of its lists, empty if a list would be too long."""
+    """Means of the values for a block of queries, then keys and weights of its lists, both empty if one is too long."""
     key, value = (repeated_heads(x, block.query.shape[-3]) for x in (block.key, block.value))
     with without_autocast(block.query):
         scores = (block.query * block.scale) @ key.mT

@@ -47,7 +47,10 @@ def allowed_keys(inputs: Inputs) -> Tensor | None:
 
 
 def masked_as_zeros(inputs: Inputs) -> Inputs:
-    """The inputs with zeros for queries, keys and values without any allowed pair; their gradients are exactly zero."""
+    """The inputs with 0 for queries without an allowed key, and for keys and values without an allowed query.
+
+    The gradients of these entries are exactly 0 too.
+    """
     seen, asks = _seen_and_asking(inputs)
     query, key, value = inputs[:3]
     if asks is not None:
@@ -63,7 +66,8 @@ def masked_as_zeros(inputs: Inputs) -> Inputs:
 def _seen_and_asking(inputs: Inputs) -> tuple[Tensor | None, Tensor | None]:
     """Which keys some query may attend, (…, 1, L), and which queries may attend some key, (…, Q or 1, 1); None if all.
 
-    Conditions on keys alone, and a bias by distance, are never expanded to a matrix of queries and keys.
+    Conditions on keys alone are not expanded to a matrix (Q, L). Nor is a bias by distance (one number for each j − i),
+    unless there are spans or a mask that is a matrix; if not expanded, it counts for the first result only.
     """
     (queries, keys), bias, line = inputs.sizes, inputs.bias, None
     if bias is not None and is_by_distance(bias, queries, keys):
@@ -83,7 +87,7 @@ def _seen_and_asking(inputs: Inputs) -> tuple[Tensor | None, Tensor | None]:
     if inputs.lengths is not None:
         parts.append(torch.arange(keys, device=inputs.query.device) < inputs.lengths)
     seen = functools.reduce(torch.logical_and, parts) if parts else None
-    # With a causal mask the last query may attend all keys, and the first at least one key unless Q > L.
+    # A causal mask hides no key from the last query, so `seen` does not depend on it; `asks` does.
     asks = _asking(seen, inputs)
     if line is not None:
         if inputs.diagonal is not None:
@@ -97,21 +101,22 @@ def _seen_and_asking(inputs: Inputs) -> tuple[Tensor | None, Tensor | None]:
 def _seen_and_asking_of_spans(spans: Tensor, parts: list[Tensor], keys: int) -> tuple[Tensor, Tensor]:
     """`_seen_and_asking` for spans of keys; each of `parts`, (…, 1, L), says which of the keys may be attended."""
     begins, ends = spans.long().split(1, -1)
-    # A query may attend some open key if more open keys lie before the end of its span than before its begin.
+    # A key is open if all `parts` allow it. A query may attend one if more open keys lie before the end of its span
+    # than before its begin.
     open_keys = functools.reduce(torch.logical_and, parts) if parts else begins.new_ones((1, keys), dtype=torch.bool)
     open_keys = open_keys.expand(*open_keys.shape[:-1], keys)
     leading = torch.broadcast_shapes(open_keys.shape[:-2], spans.shape[:-2])
     before = F.pad(open_keys.cumsum(-1), (1, 0)).expand(*leading, 1, keys + 1)
     begins, ends = (x.mT.expand(*leading, 1, -1) for x in (begins, ends))
     asks = before.gather(-1, ends) > before.gather(-1, begins)
-    # A key lies in as many spans as begin at or before it, less those that end at or before it.
+    # The number of spans that hold a key is the number that begin at or before it, less those that end there or before.
     steps = begins.new_zeros((*leading, 1, keys + 1)).scatter_add(-1, begins, torch.ones_like(begins))
     steps = steps.scatter_add(-1, ends, -torch.ones_like(ends))
     return (steps.cumsum(-1)[..., :-1] > 0) & open_keys, asks.mT
 
 
 def _asking(seen: Tensor | None, inputs: Inputs) -> Tensor | None:
-    """Which queries may attend some key of those in `seen`, (…, Q or 1, 1); None if all."""
+    """Which queries may attend some key of those that are True in `seen`, (…, 1, L); (…, Q or 1, 1), None if all."""
     queries, keys = inputs.sizes
     diagonal = inputs.diagonal
     if diagonal is not None and seen is None and diagonal < 0:

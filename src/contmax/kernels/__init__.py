@@ -1,7 +1,7 @@
 """Compiled kernels, in folders by what they compute: README.md is the map.
 
-`contmax.kernels.rows`, `losses`, `attention` and `means` hold operators and kernels for tensors of the backends that
-`contmax._backend.backend_of` returns. Kernels import nothing from the layers above.
+`contmax.kernels.rows`, `losses`, `attention` and `means` hold operators and their kernels: by Triton for a GPU, by
+numba for a CPU, as `contmax._backend.backend_of` chooses. Kernels import nothing from the layers above.
 """
 
 from contmax._backend import compiler_obstacle as compiler_obstacle

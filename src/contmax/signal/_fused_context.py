@@ -27,7 +27,8 @@ from contmax.signal._ridge import Even, cached_weights, through_values
 _F32 = torch.float32
 _LINE_DENSITIES: frozenset[type] = frozenset((BetaGaussian, TruncatedParabola))
 _PLANE_DENSITIES: frozenset[type] = frozenset((MultivariateBetaGaussian, TruncatedParaboloid))
-# (density, basis) → (our rule, a function from α to k). Our rules are stored because users may register others later.
+# Maps types (density, basis) to contmax's rule for E_p[ψ] and a function from α to k. The rule is stored here because a
+# user may later register another one, which then must be used.
 _OWN = {
     (density, basis): (RULES.find(density, basis), functools.lru_cache(maxsize=64)(order))
     for densities, basis, order in (
@@ -91,7 +92,7 @@ def fused_context(
 def _constants(
     values: Tensor, loc: Tensor, scale: Tensor, basis: Any, grid: tuple[int, ...] | None, penalty: Any
 ) -> tuple[Tensor, Tensor, Tensor] | None:
-    """Weights, centres and widths, as in `_Given`; None if the kernels do not support the shapes or the basis."""
+    """Ridge weights, centres and widths, as in `_Given`; None for calls that must take the general path."""
     batch, length, channels = values.shape
     if basis.event_dim == 1:
         width, fits = "fixed_scale", grid is None and loc.shape == scale.shape == (batch,)
@@ -112,7 +113,7 @@ def _constants(
 
 
 def _are_float32(values: Any, loc: Any, scale: Any) -> bool:
-    """Whether all are eager float32 tensors on one device, values are (B, L, D), and no tensor can have a tangent."""
+    """Whether all are eager float32 tensors on one device, values are (B, L, D), and forward mode (jvp) is off."""
     if not (isinstance(values, Tensor) and isinstance(loc, Tensor) and isinstance(scale, Tensor)):
         return False
     if not is_eager(values, loc, scale) or forward_mode_is_on():

@@ -17,15 +17,15 @@ from contmax._mask import require_boolean
 from contmax.basis import Basis, SineBasis
 from contmax.basis._basis import rounding_warning
 
-# Bases that were warned of, or compared: each warning is given at most once for each basis.
+# Bases of which a warning was given, or which were compared with the unit cube, so that no warning is repeated.
 _warned_of_distance: "weakref.WeakSet[Basis]" = weakref.WeakSet()
 _warned_of_rounding: "weakref.WeakSet[Basis]" = weakref.WeakSet()
 _compared_with_unit_cube: "weakref.WeakSet[Basis]" = weakref.WeakSet()
-# A basis reaches a point if its largest value there is at least this share of the largest value at its centre.
+# A basis reaches a point if the largest |ψ_j| there is at least this share of the largest |ψ_j| at its centre.
 _REACHED = 1e-3
-# Functions are unused if at least this share of a side of the basis lies outside [0, 1].
+# Some functions count as unused if at least this share of a side of the box around the basis lies outside [0, 1].
 _MOST_OUTSIDE = 0.5
-# Functions below this share of the largest value at the centre of the basis add nothing to a fit.
+# Where all |ψ_j| are at most this share of their largest value at the centre of the basis, the signal is practically 0.
 _NEGLIGIBLE = 1e-6
 
 
@@ -159,7 +159,7 @@ def unmasked(values: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def design_at(positions: Tensor, basis: Basis, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Positions in float64, 0 if masked in all sequences that share them; ψ at them, (…, L, K), 0 where masked."""
+    """Positions in float64, 0 where all sequences that share a position mask it; ψ at them, (…, L, K), 0 if masked."""
     where = positions.double()
     if mask is not None:
         # Replace positions that are masked in all sequences: NaN there must reach neither result nor gradient.

@@ -23,14 +23,14 @@ from contmax.numerics import eliminated
 from contmax.signal._observations import observation_positions, unmasked
 
 _Constants = tuple[Tensor, ...]
-# The largest LengthTable, in bytes; without a table weights are computed for each batch.
+# The largest LengthTable, in bytes. Where a table would be larger, weights are computed for each batch.
 _LARGEST_TABLE = 2**28
-# Float64 numbers in a chunk while a table is filled.
+# The number of float64 numbers in memory at once while a table is filled.
 _BLOCK = 2**22
 
 
 class RidgeFit(NamedTuple):
-    r"""Factored ridge regression at given positions: G = F (FᵀF + λ/V²·I)⁻¹ without forming G.
+    r"""Ridge regression at given positions, with FᵀF + λ/V²·I factored, and G = F (FᵀF + λ/V²·I)⁻¹ not formed.
 
     A context needs only G r for one r: a linear system of K equations is solved once, whereas G takes L solutions.
     """
@@ -164,7 +164,7 @@ def cached_weights(owner: Basis, functions: Basis, even: Even, mask: Tensor | No
 
     Cached weights are valid while the constants of the basis (buffers and parameters) are unchanged. On the CPU values
     are compared. Elsewhere a comparison would wait for the device, so addresses and torch's counts of in-place writes
-    are compared. Torch does not count a write through ``.data``, so such a write is not noticed.
+    are compared. Torch does not count writes through ``.data``, so they are not noticed.
 
     While a CUDA graph is captured nothing is added; weights that the graph reads stay alive.
 
@@ -302,7 +302,7 @@ def _first_row(count: _Count) -> _Count:
 
 
 def _on_device(lengths: list[int], device: torch.device) -> Tensor:
-    """The lengths as a tensor. On an accelerator, where they are consecutive, no list is copied from the host."""
+    """The lengths as a tensor. On an accelerator they are consecutive, so `arange` makes them there, without a copy."""
     if device.type == "cpu":
         return torch.tensor(lengths, device=device)
     return torch.arange(lengths[0], lengths[-1] + 1, device=device)

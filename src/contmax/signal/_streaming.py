@@ -134,7 +134,7 @@ def _same_functions(one: Basis, other: Basis) -> bool:
         return True
     if not all(torch.allclose(mine[name].double(), others[name].double(), rtol=1e-5, atol=0) for name in mine):
         return False
-    # Compare function values: a state dict may lack attributes.
+    # Compare values of the functions too: they may depend on attributes that are not in the state dict.
     low, high = (corner.detach().double() for corner in one.bounds)
     share = torch.linspace(0, 1, 33, dtype=torch.float64)
     points = low + (high - low) * (share if one.event_dim == 1 else share.unsqueeze(-1))

@@ -1,4 +1,4 @@
-"""E_p[ψ] of β-Gaussians against Gaussian functions, contexts of values, gates and masked means (README.md)."""
+"""E_p[ψ] of Gaussian functions ψ under β-Gaussians p, contexts of values, gates and masked means; see README.md."""
 
 from contmax.kernels.means._operators import ANY_ALPHA as ANY_ALPHA
 from contmax.kernels.means._operators import INTERVAL as INTERVAL

@@ -1,10 +1,10 @@
 """E_p[ψ] of β-Gaussians of any α ≥ 1 against Gaussian bases on the line, by the mean over the law of the scale.
 
-All arithmetic is in float64, because near α = 1 phases are ν = 1/(α−1) + 3/2 times a small number. The law needs the
-variance of a β-Gaussian, η = 1/ν and a normaliser, with their derivatives; `contmax.densities._profile`,
-`contmax.numerics._radial` and `contmax.expectations._scale_mean` have the formulas. Numbers of a density are
-computed once for its row. Functions that underflow on the whole support of a density are skipped; the others fill the
-blocks of `_cpu_scale_path`, where the line is a plane with c = g = 0.
+All arithmetic is in float64, because near α = 1 phases of the integrand are a small number times a large one,
+ν = 1/(α−1) + 3/2. The law needs the variance of a β-Gaussian, η = 1/ν and a normaliser, with their derivatives;
+`contmax.densities._profile`, `contmax.numerics._radial` and `contmax.expectations._scale_mean` have the formulas. They
+are computed once per density. Functions that underflow on the whole support of a density are skipped; the others fill
+the blocks of `_cpu_scale_path`, where the line is a plane with c = g = 0.
 """
 
 import math
@@ -19,7 +19,8 @@ from contmax.kernels.means import _cpu_scale_path as path
 _SMALLEST_VARIANCE, _LARGEST_VARIANCE = 1e-290, 1e290
 # Distances are clamped to _FARTHEST standard deviations, where r is 0.
 _FARTHEST = 1e12
-# σ_j²/(V + σ_j²) is at least this: functions below 1e-12 of the density's width would lose all digits at its edge.
+# σ_j²/(V + σ_j²) is clamped to at least this: a function narrower than 1e-12 of the density's width would lose all
+# digits at the edge of the density.
 _LEAST = 1e-24
 _TWO_PI, _HALF_LOG_2PI = 2 * math.pi, 0.5 * math.log(2 * math.pi)
 # The rule near α = 1, used where |η| < NEAR_ONE: the highest moment of the law, the number of nodes, and the radius of
@@ -35,7 +36,7 @@ _STIRLING_FROM = 10.0
 
 @njit(error_model="numpy")
 def _gamma_ratio(gap):  # type: ignore[no-untyped-def]
-    """G₁(ε) of `contmax.numerics._radial`, and its derivative."""
+    """G₁(ε) = ln Γ(k + 3/2) − ln Γ(k + 1) − ½ ln k for k = 1/ε > 0 (ε < 0: `numerics._radial`), and its derivative."""
     sign = -1.0 if gap < 0 else 1.0
     size = sign * gap
     offset = _SHIFT + 0.75 * sign
@@ -72,7 +73,7 @@ def _scale_of_row(sigma, gap):  # type: ignore[no-untyped-def]
 
 @njit(error_model="numpy")
 def _stirling(order):  # type: ignore[no-untyped-def]
-    """ln g(ν) of `stirling_factor` and its derivative, for ν > 0."""
+    """ln g(ν) and its derivative for ν > 0, with g(ν) = Γ(ν) e^ν ν^{1/2−ν}/√(2π), which is 1 + 1/(12ν) + …."""
     x, product, harmonic = order, 0.0, 0.0
     while x < _STIRLING_FROM:
         product += math.log(x)
@@ -116,7 +117,7 @@ def _circle_nodes(eta):  # type: ignore[no-untyped-def]
 
 @njit(error_model="numpy")
 def _alive(mu, reach, centre, width, live):  # type: ignore[no-untyped-def]
-    """Write to `live` the functions that do not underflow on the whole support, [μ ± reach]; return their number."""
+    """Write to `live` the functions that do not underflow everywhere on the support, μ ± reach; return their count."""
     farthest = 13.2 if centre.itemsize == 4 else 37.4
     count = 0
     for j in range(centre.shape[0]):

@@ -15,7 +15,8 @@ from contmax.kernels.cpu import _elementary as fast
 from contmax.kernels.cpu._compiled import kernel
 from contmax.kernels.cpu._lanes import wide_vectors
 
-# Rows of a block: a, b, c, n, g; the path's vertex, size, bend; the value; its slopes in a, …, g, in ν (circle: η).
+# Rows of a block: a, b, c, n, g; the path's vertex, size, bend; the mean; its slopes in a, b, c, n, g, and in ν on a
+# path, or in η = 1/ν on the circle (`integrate`).
 A, B, C, N, G, VERTEX, SIZE, BEND, VALUE, BY_A, BY_B, BY_C, BY_N, BY_G, BY_LAW, ROWS = range(16)
 _NEWTON_STEPS = 3
 # arctan x = x + x³ P(x²) for |x| ≤ tan π/8, to 6e-17; sin x = x + x³ S(x²), cos x = 1 − x²/2 + x⁴ C(x²) for |x| ≤ π/4.
@@ -40,7 +41,7 @@ def of(f, single, double):  # type: ignore[no-untyped-def]
 
 @njit(fastmath=fast.CONTRACT, error_model="numpy")
 def angle(x, y, size, f):  # type: ignore[no-untyped-def]
-    """The argument of x + iy of modulus ``size``, up to 135° from the positive axis: twice an arctangent."""
+    """The argument of x + iy, whose modulus is `size`, as twice an arctangent; it must lie between −135° and 135°."""
     height, base = abs(y), size + x
     steep = height > f(_TAN_EIGHTH) * base
     t = (height - base if steep else height) / (height + base if steep else base)
@@ -71,7 +72,7 @@ def sin_cos(x, f):  # type: ignore[no-untyped-def]
 
 @njit(fastmath=fast.CONTRACT, error_model="numpy")
 def _derivatives(a, b, c, n, g, s, f):  # type: ignore[no-untyped-def]
-    """s f′, −s² f″ and s³ f‴ of f(s) = ln s − ln N(μ; μ_j, Σ_j + V/s), as in `PlaneForm`."""
+    """s f′, −s² f″ and s³ f‴ of f(s) = ln s − ln N(μ; μ_j, Σ_j + V/s) from the pair's five numbers a, b, c, n, g."""
     x, z = a * s, c / s
     inverse = f(1) / (x + b + z)
     x, y, z, n, g = x * inverse, b * inverse, z * inverse, n * s * inverse, g * inverse
@@ -103,7 +104,7 @@ def _start(a, b, c, n, g, order, f):  # type: ignore[no-untyped-def]
 
 @njit(fastmath=fast.CONTRACT, error_model="numpy")
 def _place(w, order, stretch, most, share):  # type: ignore[no-untyped-def]
-    """Write vertex, size and bend of each pair's path; `most` and `share` are the rule's `lean` and `curvature`."""
+    """Write vertex, size, bend of each pair's path; `most` and `share` are `lean` and `curvature` of a `Hyperbola`."""
     wide_vectors()
     f = w.dtype.type
     block = of(f, 128, 32)
@@ -186,7 +187,8 @@ def path_nodes(rule, f):  # type: ignore[no-untyped-def]
 def integrate(w, order, rule, nodes):  # type: ignore[no-untyped-def]
     """Write the value and slopes of a block; slopes in a, b, c, n, g lack the factor −½.
 
-    If `order` is 0, rows of `nodes` are, for s on a circle about 1, Im s, 2 − Re s, the weight and its derivative in η.
+    If `order` is 0, the nodes s lie on a circle about 1, not on a path. The six numbers of a node are then Im s,
+    2 − Re s, and real and imaginary part of its weight and of the weight's derivative in η = 1/ν.
     """
     f = w.dtype.type
     block = of(f, 128, 32)

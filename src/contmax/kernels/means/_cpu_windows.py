@@ -12,7 +12,8 @@ from contmax.kernels.cpu import _elementary as fast
 from contmax.kernels.cpu._compiled import kernel
 from contmax.kernels.cpu._lanes import wide_vectors
 
-# Rows of the table of windows: z = Z₀ + DZ·x, 1 + y = LEFT + SPAN·x, 1 − y = RIGHT + SPAN·(1 − x) for 0 ≤ x ≤ 1.
+# Rows of the table of windows, for y = (t − μ)/a and z = (t − μ_j)/σ_j: with x from 0 to 1 in the window,
+# z = Z₀ + DZ·x, 1 + y = LEFT + SPAN·x, 1 − y = RIGHT + SPAN·(1 − x).
 _Z0, _DZ, _LEFT, _RIGHT, _SPAN, _NARROW, _ROWS = (np.uint64(i) for i in range(7))
 # Rows of the table of sums over the nodes.
 _VALUE, _BY_LOC, _BY_HALF, _BY_WIDTH, _ESCORT_LOC, _ESCORT_HALF, _SUMS = (np.uint64(i) for i in range(7))
@@ -20,9 +21,9 @@ _VALUE, _BY_LOC, _BY_HALF, _BY_WIDTH, _ESCORT_LOC, _ESCORT_HALF, _SUMS = (np.uin
 
 @kernel(error_model="numpy")
 def window_rows(r, by, loc, half, order, constant, centre, width, nodes, weights, start, stop):  # type: ignore[no-untyped-def]
-    """Write r and by = ∂r/∂(μ, a, σ_j) of densities start…stop.
+    """Write r and by = ∂r/∂(μ, a, σ_j) of densities start … stop − 1.
 
-    `order` is k, and `constant` C_k/√(2π). Slopes are E[ψ′] for a narrow density or k = 0, else escort integrals.
+    `order` is k, `constant` is C_k/√(2π). Slopes are integrals of p ψ′ for a narrow density or k = 0, else of p′ψ.
     """
     k, functions = centre.dtype.type(order), np.uint64(centre.shape[0])
     windows, live = np.empty((_ROWS, functions), centre.dtype), np.empty(functions, np.uint64)
@@ -53,7 +54,8 @@ def _place(loc, half, order, centre, width, windows, live):  # type: ignore[no-u
 
     The computation is in float64: an error of a window moves all its nodes, and the power k amplifies it.
     """
-    # The largest a/σ_j of a narrow density. In standard deviations: the reach of a window; where a Gaussian underflows.
+    # The largest a/σ_j of a density that counts as narrow. Then, in standard deviations, the reach of a window and the
+    # distance at which a Gaussian underflows.
     narrowness = 2.0 * max(1.0, np.sqrt((2.0 * order + 3.0) / 5.0))
     reach, farthest = (5.6, 13.2) if centre.itemsize == 4 else (8.5, 37.4)
     mu, a, count = np.float64(loc), np.float64(half), np.uint64(0)

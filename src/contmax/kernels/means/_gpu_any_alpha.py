@@ -23,7 +23,8 @@ from contmax.kernels.means._gpu_windows import bounded, length_in_range, load_fu
 from contmax.numerics import unit_gauss_legendre
 
 _HALF_LOG_2PI, _HALF_LOG_2 = tl.constexpr(0.9189385332046727), tl.constexpr(0.34657359027997264)
-# |ε| is at least _LEAST, where p is Gaussian up to rounding, and ε at most _MOST, where p is uniform up to rounding.
+# |ε| is raised to at least _LEAST, where p is Gaussian up to rounding, and ε is lowered to at most _MOST, where p is
+# uniform up to rounding.
 _LEAST, _MOST = tl.constexpr(1e-7), tl.constexpr(1e6)
 _INVERSE_SQRT_2PI = tl.constexpr(0.3989422804014327)
 # Rules by ε: heavy tails below _TAILS, visible ends from _EDGES on, bells between.
@@ -43,7 +44,7 @@ def _gap_in_range(gap):
 
 @triton.jit
 def _gamma_ratio(gap):
-    """G₁(ε) of `contmax.numerics._radial`, and its derivative."""
+    """G₁(ε) = ln Γ(k + 3/2) − ln Γ(k + 1) − ½ ln k for k = 1/ε > 0 (ε < 0: `numerics._radial`), and its derivative."""
     sign = tl.where(gap < 0.0, -1.0, 1.0).to(tl.float64)
     size = sign * gap
     offset = 8.0 + 0.75 * sign
@@ -84,7 +85,10 @@ def _row_law(sigma, gap):
 
 @triton.jit
 def _tail_law(gap):
-    """For the law of the scale with ν < 0 (α < 1): −ν, ln n of its normaliser n = √(|ν|/2π)/g(|ν|), d ln n/d|ν|."""
+    """For the law of the scale with ν < 0 (α < 1): −ν, ln n and d ln n/d|ν| for its normaliser n = √(|ν|/2π)/g(|ν|).
+
+    g is that of `stirling_factor` in `contmax.expectations._scale_mean`.
+    """
     x = -(1.0 + 1.5 * gap) / gap
     # Γ(x) = Γ(x + 10)/(x(x+1)…(x+9)): Stirling's series is exact to rounding at x + 10.
     shifted = x + 10.0
@@ -104,7 +108,7 @@ def _tail_law(gap):
 
 @triton.jit
 def _values_and_slopes(mu, scale_ptr, alpha_ptr, row, gap, centre, width, bell_rule, edge_rule, PER_ROW: tl.constexpr):
-    """r; ∂r/∂(μ, length, σ_j, α), where `length` is b, a or √V, by rule; ∂length/∂σ; NaN if μ, σ or α is, else 0."""
+    """r; ∂r/∂(μ, length, σ_j, α), length being the rule's b, a or √V; ∂length/∂σ; NaN if μ, σ or α is NaN, else 0."""
     sigma = tl.load(scale_ptr + row).to(tl.float64)
     gap = _gap_in_range(tl.load(alpha_ptr + row).to(tl.float64) - 1.0 if PER_ROW else sigma * 0.0 + gap)
     log_b, weight, by_gap, log_constant, log_slope = _row_law(sigma, gap)
@@ -174,9 +178,9 @@ def any_bwd_kernel(
     rows, columns, row_stride, column_stride, gap,
     GROUP: tl.constexpr, PER_ROW: tl.constexpr, BASIS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """Sums over a block of functions for the gradients of μ, σ and α of GROUP densities, each (blocks, B).
+    """Sums over a block of functions for the gradients of μ, σ and α of GROUP densities, each (blocks, rows).
 
-    With BASIS also sums over these densities for the gradients of the functions, (groups, 2, K).
+    With BASIS also sums over these densities for the gradients of the functions, (groups, 2, columns).
     """
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     known = column < columns
@@ -206,7 +210,7 @@ def any_bwd_kernel(
 
 
 def values(given: Parameters, number: float) -> Tensor:
-    """r, (*batch, K), of β-Gaussians; α is the third of `given`, (*batch), of any dtype; `number` if that is None."""
+    """r, (*batch, K), of β-Gaussians; α is the third of `given`, (*batch), of any dtype, or `number` if it is None."""
     loc, scale, index, centre, width = given
     r = loc.new_empty(*loc.shape, centre.shape[0])
     if r.numel():
@@ -242,7 +246,7 @@ def gradients(cotangent: Tensor, given: Parameters, number: float, needs_basis: 
 
 
 def _alpha_and_gap(loc: Tensor, index: Tensor | None, number: float) -> tuple[Tensor, float]:
-    """The kernels' arguments for α: a tensor, which is unused if α is a number, and α − 1 of a number."""
+    """The kernels' two arguments for α: a tensor, unused if α is a number; and α − 1, unused if α is a tensor."""
     return (loc, number - 1.0) if index is None else (index, 0.0)
 
 
@@ -252,7 +256,7 @@ def rules_on(device: torch.device) -> tuple[Tensor, Tensor]:
     x, weights = unit_gauss_legendre(BELL_NODES.value, device)
     bell = torch.cat([x, x.flip(0), weights.log2()]).float()
     x, weights = unit_gauss_legendre(EDGE_NODES.value, device)
-    # Gauss–Legendre in τ with x = 3τ² − 2τ³: a power of x at a singular end is twice as high a power of τ.
+    # Gauss–Legendre in τ with x = 3τ² − 2τ³: next to a singular end xᶜ is about (3τ²)ᶜ, a smoother function.
     rest = x.flip(0)
     nodes = x * x * (x + 3 * rest)
     edges = torch.cat([nodes, nodes.flip(0), (6 * x * rest * weights).log2()]).float()

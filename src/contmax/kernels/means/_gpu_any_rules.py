@@ -1,15 +1,19 @@
 """Three rules for r = E_p[ψ] of β-Gaussians of any α and Gaussian ψ on the line: bells, visible ends, heavy tails.
 
-**Bells**, α from just below 1 to 5/4, have negligible mass near the ends of their support. In ξ = (t − μ)/b (b and ε as
-in `_gpu_any_alpha`) and z = (t − μ_j)/σ_j the integrand is (1 − εξ²)^{1/ε} exp(−z²/2), a bell times a bell. The window
-is that of a product of two Gaussians, clipped to the density's reach, in units of the narrower of the two.
+A window is the interval in which the integrand of a pair is not negligible: it gets the nodes.
+
+**Bells**, α from just below 1 to 5/4, have negligible mass near the ends of their support. With ε = α − 1, b the unit
+of length of the density (`_gpu_any_alpha`), ξ = (t − μ)/b and z = (t − μ_j)/σ_j the integrand is
+(1 − εξ²)^{1/ε} exp(−z²/2), a bell times a bell. The window is that of a product of two Gaussians, clipped to where the
+density is not negligible, in units of the narrower of the two.
 
 **Visible ends**, α > 5/4: with t = μ + a y, k = 1/(α−1) and a = b√k the integrand is (1 − y²)ᵏ exp(−z²/2), in the
 windows of `_gpu_windows`. Next to an end of the support the integrand is a fractional power of the distance to it, so
 nodes are denser at both ends.
 
-**Heavy tails**, α < 1: the mean over the law of the scale, a Gamma law given by ν = 1/(α−1) + 3/2 < 0. The rule is that
-of `_half_line` in `contmax.expectations._scale_mean`: nodes s with ln s = high − sinh w.
+**Heavy tails**, α < 1: the density is a mixture of Gaussians N(μ, V/s), with V its variance and s of a Gamma law given
+by ν = 1/(α−1) + 3/2 < 0, the law of the scale. So r is a mean over s. The rule is that of `_half_line` in
+`contmax.expectations._scale_mean`: nodes s with ln s = high − sinh w.
 """
 
 import triton
@@ -18,21 +22,21 @@ import triton.language as tl
 from contmax.kernels.means._gpu_windows import ROOT, add_node, distance, no_sums, values_and_slopes, window
 
 _LOG2E = tl.constexpr(1.4426950408889634)
-# The half-width of a window in standard deviations, beyond which even z² exp(−z²/2), of slopes, is negligible; and half
-# its square.
+# The half-width of a window in standard deviations; and half of its square. Farther out even z² exp(−z²/2), which the
+# integrands of slopes contain, is negligible.
 _REACH, _LEFT_OUT = tl.constexpr(6.2), tl.constexpr(19.22)
 _FAR = tl.constexpr(1e15)
 _LN2 = tl.constexpr(0.6931471805599453)
 BELL_NODES, EDGE_NODES = tl.constexpr(24), tl.constexpr(30)
 # For heavy tails: the number of nodes, and −ln of the mass of the law of the scale that is neglected at either end.
 _TAIL_NODES, _TAIL_LEFT_OUT = tl.constexpr(32), tl.constexpr(18.0)
-# `_form` clamps distances to _FARTHEST standard deviations, where r is 0, and a = σ_j²/D² to at least _LEAST_SHARE.
+# `_form` clamps distances to _FARTHEST standard deviations, where r is 0, and a = σ_j²/(V + σ_j²) to ≥ _LEAST_SHARE.
 _FARTHEST, _LEAST_SHARE = tl.constexpr(1e12), tl.constexpr(1e-24)
 
 
 @triton.jit
 def bell_reach(gap):
-    """The largest |ξ| at which the density p is not negligible, and the least curvature of −ln p up to this |ξ|."""
+    """The largest |ξ| where the density p is not negligible, and the least curvature of −ln p up to it; `gap` is ε."""
     square = (1.0 - tl.exp(gap * (_LEFT_OUT * -1.0))) / gap
     # Near α = 1 the difference 1 − exp(…) loses its digits: take two terms of its series.
     square = tl.where(tl.abs(gap) < 1e-3, _LEFT_OUT - gap * (0.5 * _LEFT_OUT * _LEFT_OUT), square)
@@ -75,7 +79,7 @@ def _bell_at(z, dz, xi, length, rule, n, gap, order):
 
 @triton.jit
 def _shape(y, square, log_room, inverse, gap):
-    """ξ⁴ (ln(1 − y) + y/(1 − y))/y² with y = εξ², `square` = ξ², `inverse` = 1/(1−y); a series near y = 0."""
+    """−∂/∂ε ln (1 − εξ²)^{1/ε} = (ln(1 − y) + y/(1 − y))/ε²; y = εξ², `square` is ξ², `inverse` 1/(1−y), `gap` ε."""
     series = 5.0 / 6.0 + y * (6.0 / 7.0 + y * (7.0 / 8.0 + y * (8.0 / 9.0)))
     series = 0.5 + y * (2.0 / 3.0 + y * (0.75 + y * (0.8 + y * series)))
     slope = 1.0 / gap
@@ -84,7 +88,10 @@ def _shape(y, square, log_room, inverse, gap):
 
 @triton.jit
 def bell(mu, b, centre, width, gap, reach, curvature, log_slope, rule):
-    """r, its slopes in μ, b, σ_j, and in ε with b held fixed, all divided by C/√(2π); `log_slope` is d ln C/dε."""
+    """r, its slopes in μ, b, σ_j, and in ε at fixed b, all divided by C/√(2π); `log_slope` is d ln C/dε.
+
+    C is the normaliser of the density in ξ.
+    """
     inverse_width = 1.0 / width
     z, dz, xi, length = _bell_window(mu, b, centre, width, inverse_width, reach, curvature)
     sums, by_gap = no_sums(z), tl.zeros_like(z)
@@ -118,7 +125,8 @@ def edges(mu, a, centre, width, k, log_slope, rule):
         # exp2 costs less than a division by 1 − y².
         sums = add_node(sums, u, low - high, mass, tl.exp2(log_mass - log_room))
         logs += mass * log_room
-    # For k < 1 the escort has poles at the ends of the support. If a window reaches a pole, E[ψ′] gives slopes.
+    # For k < 1 the escort (1 − y²)^{k−1} has poles at the ends of the support. If a window reaches a pole, take slopes
+    # from E[ψ′], which has no escort.
     narrow = narrow | (tl.minimum(left, right) < tl.where(k < 1.0, 1e-6, -1.0))
     size = span * inverse_width
     r, by_loc, by_a, by_width = values_and_slopes(sums, size, inverse_width, inverse_a, narrow, 0.5, 2.0 * k)
@@ -127,7 +135,7 @@ def edges(mu, a, centre, width, k, log_slope, rule):
 
 @triton.jit
 def _form(mu, deviation, centre, width):
-    """1/D, z = (μ − μ_j)/D, a = σ_j²/D² and b = V/D², with D² = V + σ_j²; `deviation` is √V."""
+    """1/D, z = (μ − μ_j)/D, a = σ_j²/D² and b = V/D², with D² = V + σ_j² and V the variance; `deviation` is √V."""
     larger = tl.maximum(deviation, width)
     ratio = tl.minimum(deviation, width) / larger
     inverse = 1.0 / (larger * tl.sqrt(1.0 + ratio * ratio))
@@ -138,7 +146,7 @@ def _form(mu, deviation, centre, width):
 
 @triton.jit
 def _half_line(b, n, x):
-    """For each pair `high` and the step of w in ln s = high − sinh w; b and z = √n are from `_form`, x = −ν."""
+    """For each pair: `high` and the step of w in ln s = high − sinh w. b, and z with n = z², are of `_form`; x = −ν."""
     t = _TAIL_LEFT_OUT / (x + 1.0)
     root = tl.sqrt(2.0 * t)
     above = tl.log(1.0 + t + root)

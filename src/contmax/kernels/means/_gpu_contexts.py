@@ -27,7 +27,7 @@ _MANY, _FEW_SLOPES = 2**16, 2
 # A sequence of more than _MANY_TURNS steps of the loop is divided into parts of at least _TURNS_OF_A_PART steps, as
 # long as there are at most _PROGRAMS programs.
 _MANY_TURNS, _TURNS_OF_A_PART, _PROGRAMS = 16, 4, 512
-# Gradients of values that a program of the backward pass writes, and the most channels that it takes at a time.
+# How many gradients of values a program of the backward pass writes, and the most channels that it takes at a time.
 _WRITTEN, _CHANNELS = 4096, 512
 
 
@@ -37,9 +37,10 @@ def contexts_kernel(
     length, channels, blocks, example_stride, length_stride, channel_stride, part_length,
     SLOPES: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, LANES: tl.constexpr,
 ):  # fmt: skip
-    """Σ_ℓ s_ℓ h_ℓ of values h, over a part of a sequence and a block of channels, for 1 + SLOPES rows of shares s.
+    """Σ_ℓ s_ℓ h_ℓ of values h, over a part of a sequence and a block of channels.
 
-    Results are (parts, examples, channels), and for slopes (parts, examples, SLOPES, channels).
+    The first row of s holds the shares, the other SLOPES rows their derivatives in the density's parameters. Results
+    are (parts, examples, channels), and for slopes (parts, examples, SLOPES, channels).
     """
     program, part = tl.program_id(0), tl.program_id(1)
     example = (program // blocks).to(tl.int64)
@@ -76,7 +77,7 @@ def contexts_bwd_kernel(
 ):  # fmt: skip
     """If PLACES > 0, each of the first programs writes one density's gradients; others write gradients of values.
 
-    A location has PLACES numbers, a scale PLACES²; shares have SHARES rows per example, the first of which is read.
+    A location has PLACES numbers, a scale PLACES². The shares have SHARES rows per example, of which the first is read.
     """
     SCALES: tl.constexpr = PLACES * PLACES
     first = examples if PLACES else 0

@@ -18,7 +18,10 @@ from contmax.kernels.gpu._launch import laid_out, resolved
 
 @triton.jit
 def _place(may_ptr, row, queries, length, columns, inside, HAS_MASK: tl.constexpr):
-    """Whether each position may be attended; the centre of its cell in [0, 1]; and the length of a cell, in float32."""
+    """Whether each position may be attended; the centre of its cell; and the length of a cell, in float32.
+
+    The cells are equal parts of [0, 1], one for each position that may be attended.
+    """
     if HAS_MASK:
         may = tl.load(may_ptr + (row // queries) * length + columns, mask=inside, other=0) != 0
         counted = may.to(tl.int32)
@@ -33,7 +36,7 @@ def _place(may_ptr, row, queries, length, columns, inside, HAS_MASK: tl.constexp
 
 @triton.jit
 def _excess(offset, side):
-    """The mean of |x − offset| over a cell |x| ≤ side/2, less side/4."""
+    """The mean of |x − offset| over x in [−side/2, side/2], a cell, less side/4, its value at offset 0."""
     near = tl.minimum(tl.maximum(offset, -0.5 * side), 0.5 * side)
     return near * near / side + tl.maximum(tl.abs(offset) - 0.5 * side, 0.0)
 
@@ -44,7 +47,10 @@ def gate_moments_fwd_kernel(
     queries, length, shift, least,
     HAS_MASK: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Store the weights of a row of gates, and the mean and the variance of its density; see `gate_moments`."""
+    """Store the weights of a row of gates, and the mean and the variance of its density; see `gate_moments`.
+
+    The density has the half-width a = 2 E|t − mean|, and the variance is (a² + least)/5, that of a truncated parabola.
+    """
     row = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, BLOCK)
     inside = columns < length
@@ -86,7 +92,7 @@ def gate_moments_bwd_kernel(
     by_p = by_mean * centre + 2.0 * by_half_width * excess
     if HAS_WEIGHTS:
         by_p += tl.load(by_weights_ptr + row * length + columns, mask=inside, other=0.0)
-    # Cotangents of zero weights may be NaN.
+    # Where a weight is zero, its cotangent may be NaN, and adds nothing.
     by_p = tl.where(p > 0, by_p, 0.0)
     by_log_gate = p * (by_p - tl.sum(p * by_p, axis=0))
     logit = tl.load(logits_ptr + row * length + columns, mask=inside, other=0.0) + shift
@@ -97,7 +103,7 @@ def gate_moments_bwd_kernel(
 
 
 def gate_moments(logits: Tensor, may: Tensor | None, shift: float, least: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Weights (*rows, L), means and variances (*rows) of gates sigmoid(logits + shift) on equal cells of [0, 1].
+    """Weights (*rows, L), means and variances (*rows) of gates sigmoid(logits + shift), one for each cell of [0, 1].
 
     Args:
         logits: (B, L) or (B, Q, L), float32, contiguous.

@@ -47,7 +47,7 @@ def _gaussian(mu, sigma, centre, width):
 
 @triton.jit
 def _load_densities(loc_ptr, scale_ptr, row, rows, stretch, K: tl.constexpr, RAISED: tl.constexpr):
-    """μ and the scale of densities (σ if RAISED, else a); a; a clamped; and NaN where μ or the scale is NaN, else 0."""
+    """μ; the scale, σ if RAISED, else the half-width a; a; a clamped; and NaN where μ or the scale is NaN, else 0."""
     mu, scale = tl.load(loc_ptr + row, row < rows, other=0.0), tl.load(scale_ptr + row, row < rows, other=1.0)
     half = half_width(scale, stretch, K) if RAISED else scale
     return mu, scale, half, length_in_range(half), nan_from(mu, scale)
@@ -91,7 +91,7 @@ def _half_by_scale(half, scale, K: tl.constexpr):
 
 @triton.jit
 def _values_and_slopes(mu, a, inverse_a, centre, width, rule, constant, K: tl.constexpr, PAIRS: tl.constexpr):
-    """r and ∂r/∂(μ, a, σ_j); slopes are E[ψ′] for a narrow density or k = 0, else escort integrals. a is σ if k = ∞."""
+    """r and ∂r/∂(μ, a, σ_j), integrals of p ψ′ for a narrow density or k = 0, else of p′ψ. For k = ∞, a is σ."""
     if K < 0:
         r, z, inverse = _gaussian(mu, a, centre, width)
         share = r * inverse
@@ -119,7 +119,7 @@ def line_bwd_kernel(
 ):  # fmt: skip
     """The gradients of a block of densities.
 
-    With BASIS also sums over the block for the gradients of all functions, (blocks, 2, K).
+    With BASIS also sums over the block for the gradients of all functions, (blocks, 2, columns).
     """
     block = tl.program_id(0)
     row = block.to(tl.int64) * ROWS + tl.arange(0, ROWS)
@@ -157,7 +157,7 @@ def rule_of(k: float, device: torch.device) -> tuple[Tensor, ...]:
 
 
 def _law(raised: bool, k: float) -> tuple[tuple[float, float], dict[str, int]]:
-    """Stretch F, C_k/√(2π) and constants of compilation; `raised`: kernels compute the half-width a from σ.
+    """The stretch F, C_k/√(2π) and compile-time constants; if `raised`, kernels compute the half-width a from σ.
 
     With C_k the normaliser of (1 − y²)ᵏ on [−1, 1], a = F σ^{2k/(2k+1)} and F = (C_k (2k)ᵏ)^{1/(2k+1)}.
     """

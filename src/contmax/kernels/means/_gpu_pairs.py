@@ -1,7 +1,7 @@
-"""Launches over pairs of densities and basis functions, shared by the line and the plane.
+"""Launches over pairs of a density p and a Gaussian basis function ψ, shared by the line and the plane.
 
-A program takes a block of densities and a block of functions. Nothing of the size of pairs times nodes is stored: the
-forward pass writes r = E_p[ψ], the backward pass computes each pair again and writes sums.
+A program takes a block of densities and a block of functions. Nothing of the size of pairs times quadrature nodes is
+stored: the forward pass writes r = E_p[ψ] of each pair, the backward pass computes each pair again and writes sums.
 """
 
 import dataclasses
@@ -16,9 +16,10 @@ from contmax.kernels import blocks_of
 from contmax.kernels.gpu._cached_launch import Launch
 from contmax.kernels.gpu._launch import laid_out, resolved
 
-# μ and the scale of densities; α as a tensor, or None; μ_j, and σ_j or L_j, of functions (`means.gaussian_means`).
+# Five tensors: μ and scale of the densities; α, or None if it is a number; μ_j and width of the functions, σ_j on the
+# line and the Cholesky factor L_j on the plane. `means.gaussian_means` has the shapes.
 Parameters = tuple[Tensor, Tensor, Tensor | None, Tensor, Tensor]
-# In the order of `Parameters`.
+# The gradients of the five tensors of `Parameters`, in the same order.
 Gradients = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
 
 
@@ -32,15 +33,15 @@ class Pairs:
     basis_numbers: int  # numbers per function in a program's share of the functions' gradients
     # Maps the numbers of all densities and functions to the densities, functions and warps of one program.
     block: Callable[[int, int], tuple[int, int, int]]
-    # Maps k = 1/(α−1) to the last arguments of both kernels, and their constants of compilation.
+    # Maps k = 1/(α−1) to the last arguments of both kernels, and to their compile-time constants.
     law: Callable[[float], tuple[tuple[float, ...], dict[str, Any]]]
-    # Maps k and a device to the tensors of nodes that both kernels take.
+    # Maps k and a device to the tensors of quadrature nodes that both kernels take.
     rule: Callable[[float, torch.device], tuple[Tensor, ...]]
-    # Maps the shares of all programs, (programs, basis_numbers, K), to the gradients of μ_j and σ_j or L_j.
+    # Maps the shares of all programs, (programs, basis_numbers, functions), to the gradients of μ_j and of σ_j or L_j.
     basis_gradients: Callable[[Tensor], tuple[Tensor, Tensor]]
 
     def values(self, given: Parameters, k: float) -> Tensor:
-        """r, (*batch, K)."""
+        """r = E_p[ψ], (*batch, K), for K functions; k is 1/(α−1)."""
         loc, scale, _, centre, width = given
         columns = centre.shape[0]
         r = loc.new_empty(*loc.shape[: loc.dim() + 1 - self.dim], columns)
@@ -51,7 +52,7 @@ class Pairs:
         return r
 
     def gradients(self, cotangent: Tensor, given: Parameters, k: float, needs_basis: bool) -> Gradients:
-        """Gradients of loc, scale, α, centre and width; shape (0,) for α, and unless `needs_basis` for the last two."""
+        """Gradients of loc, scale, α, centre and width; that of α is empty, the last two too unless `needs_basis`."""
         loc, scale, _, centre, width = given
         rows, columns = loc.numel() // self.dim, centre.shape[0]
         parameters = (laid_out(loc), laid_out(scale), laid_out(centre), laid_out(width))
@@ -70,9 +71,9 @@ class Pairs:
 
 @cached
 def launch_of(family: Pairs, rows: int, columns: int, k: float, strides: tuple[int, ...] = (), **kinds: bool) -> Launch:
-    """The launch for these numbers of densities and functions: of `backward` if strides of cotangents are given.
+    """The launch for `rows` densities and `columns` functions, of `backward` if the cotangents' strides are given.
 
-    `kinds` is SLOPES for the forward pass, and BASIS for the backward pass.
+    `kinds` is the constant SLOPES of the forward kernel, or BASIS of the backward kernel.
     """
     block_rows, block_columns, warps = family.block(rows, columns)
     grid: tuple[int, ...] = (blocks_of(rows, block_rows), blocks_of(columns, block_columns))

@@ -1,8 +1,8 @@
 """r = E_p[ψ] on the plane and its gradients: a block of densities against a block of basis functions in each program.
 
 The rule is that of `contmax.expectations._space_gaussian` for fixed α with k = 1/(α−1) ≥ 1, and for α = 1 (k = ∞). The
-kernels also compute the covariance of the density, V = vLLᵀ with v = F²(l₁₁l₂₂)^{−2p} and the power p = 1/(2k+2). All
-arithmetic is in float32, except for √v and Cholesky factors of Σ.
+kernels also compute the covariance of the density from the Cholesky factor L of Σ: V = vLLᵀ with v = F²(l₁₁l₂₂)^{−2p},
+p = 1/(2k+2) and F of `_law`. All arithmetic is in float32, except for √v and L.
 """
 
 import math
@@ -51,7 +51,7 @@ def _load_densities(loc_ptr, scale_ptr, row, known, factor, power, MATRIX: tl.co
 
 @triton.jit
 def _pairs(mu, tril, root, centre_ptr, basis_ptr, column, columns, norm, order, rises, runs, GAUSSIAN: tl.constexpr):
-    """r of a block of densities and functions, ∂r/∂(μ, T) with T = √v L, and the `form` of `_through_functions`.
+    """r of a block of densities and functions; ∂r/∂(μ, T) with T = √v L; and the tuple `form` for `_through_functions`.
 
     With K = L_j⁻¹T, y = L_j⁻¹(μ − μ_j), a = 1/|I + KKᵀ| and u = √a y: (p, q) = Kᵀ(−u₂, u₁), n = u·u and g = p² + q².
     """
@@ -159,7 +159,7 @@ def plane_bwd_kernel(
     rows, columns, row_stride, column_stride, factor, power, norm, order,
     MATRIX: tl.constexpr, GAUSSIAN: tl.constexpr, BASIS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of a block of densities; with BASIS also sums for the gradients of all functions, (blocks, 5, K)."""
+    """Gradients of a block of densities; with BASIS also sums for those of all functions, (blocks, 5, columns)."""
     block = tl.program_id(0).to(tl.int64)
     row = (block * ROWS + tl.arange(0, ROWS))[:, None]
     mu, tril, root = _load_densities(loc_ptr, scale_ptr, row, row < rows, factor, power, MATRIX, GAUSSIAN)

@@ -1,5 +1,6 @@
 """The mean of a Gaussian on the plane over the law of its scale, for every pair of a block, in float32.
 
+A β-Gaussian is a mixture of Gaussians N(μ, V/s); the law of the scale is the law of s, on a path in the complex plane.
 The arithmetic is that of `contmax.expectations._scale_mean` and `contmax.expectations._gaussian_forms`, which explain
 the numbers a, b, c, n, g of a pair and the path. Polynomials of arg, sin and cos are from Cephes.
 """
@@ -10,7 +11,7 @@ import triton.language as tl
 from contmax.numerics import SINGLE
 
 _NEWTON_STEPS = tl.constexpr(3)
-# The path of `contmax.numerics.SINGLE`.
+# The constants of the path, those of `contmax.numerics.SINGLE`, the rule for float32.
 _NODES, _TWO_STEPS = tl.constexpr(SINGLE.nodes), tl.constexpr(2 * SINGLE.end / SINGLE.nodes)
 _STRETCH, _MOST_LEAN = tl.constexpr(SINGLE.stretch), tl.constexpr(SINGLE.lean)
 _BOW = tl.constexpr(SINGLE.curvature * SINGLE.stretch / 3)
@@ -25,7 +26,7 @@ _TURN_LOW, _QUARTERS_PER_RADIAN = tl.constexpr(7.549789948768648e-8), tl.constex
 
 @triton.jit
 def _angle(x, y, size):
-    """The argument of x + iy of modulus ``size``, up to 135° from the positive axis: twice an arctangent."""
+    """The argument of x + iy, whose modulus is `size`, as twice an arctangent; it must lie between −135° and 135°."""
     height, base = tl.abs(y), size + x
     steep = height > base * _TAN_EIGHTH
     t = tl.where(steep, height - base, height) / tl.where(steep, height + base, base)
@@ -68,7 +69,7 @@ def _slopes(a, b, c, n, g, s):
 
 @triton.jit
 def _place(a, b, c, n, g, order):
-    """Vertex, size and bend of the path of each pair: through the saddle point, found by Newton's method in ln s."""
+    """Vertex, size and bend of each pair's path; the vertex is the saddle point, found by Newton's method in ln s."""
     rest = order - 1.0
     near = n / a
     middle = tl.maximum((near * b - g) / a, 0.0)
@@ -119,7 +120,7 @@ def _term(a, b, c, n, g, order, vertex, size, bend, rise, run):
 
 @triton.jit
 def mean_and_slopes(a, b, c, n, g, order, rises, runs):
-    """The mean of each pair and its slopes in a, b, c, n, g, without two factors: the form's and the law's normaliser.
+    """The mean of each pair and its slopes in a, b, c, n, g, without the normalisers of the Gaussian and of the law.
 
     `order` is ν of the law; `rises` and `runs` point to sinh u and cosh u at the nodes u. The compiler removes slopes
     that are not read.

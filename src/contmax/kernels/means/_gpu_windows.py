@@ -1,7 +1,8 @@
 """Windows of β-Gaussians on the line, in float32: where the integrand of a pair is not negligible, and sums over nodes.
 
-`contmax.expectations._line_gaussian` has the rules for k = 1/(α−1) = 0, …, 4 and their symbols. Lengths, distances and
-slopes are clamped, so that no parameters make them overflow.
+The support of a density is [μ − a, μ + a]. With t = μ + a y and z = (t − μ_j)/σ_j the integrand of a pair is
+(1 − y²)ᵏ exp(−z²/2), and (1 − y²)^{k−1} is called the escort. `contmax.expectations._line_gaussian` has the rules for
+k = 1/(α−1) = 0, …, 4. Lengths, distances and slopes are clamped, so that no parameters make them overflow.
 """
 
 import triton
@@ -94,7 +95,7 @@ def window(mu, a, inverse_a, centre, width, inverse_width, wide_from):
 
 @triton.jit
 def _at(z, dz, left, right, span, x, rest, log_weight, K: tl.constexpr):
-    """At the node x = 1 − rest: z, 2y, 1 − y², and w (1 − y²)^{k−1} exp(−z²/2), with k = 1 in place of 0."""
+    """At the node x = 1 − rest: z, 2y, 1 − y², and w (1 − y²)^{k−1} exp(−z²/2), without the power if k = 0."""
     u, low, high = z + dz * x, left + span * x, right + span * rest
     room = low * high
     escort = tl.exp2(log_weight - u * u)
@@ -133,7 +134,7 @@ def add_node(sums, u, place, mass, escort):
 def values_and_slopes(sums, size, inverse_width, inverse_a, narrow, unit, power):
     """r and its slopes in μ, a and σ_j, without the constant of the density, from the sums of `add_node`.
 
-    Slopes are E[ψ′] for narrow densities, else escort integrals; y = `unit`·place, dp/dy = −`power`·y·escort.
+    Slopes are integrals of p ψ′ for narrow densities, else of p′ψ; y is `unit`·place, and dp/dy is −`power`·y·escort.
     """
     masses, by_loc, by_half, by_width, wide_loc, wide_half = sums
     share = size * tl.where(narrow, inverse_width * -INVERSE_ROOT, inverse_a)

@@ -71,7 +71,7 @@ def integer_power(u, order):  # type: ignore[no-untyped-def]
 
 @njit(error_model="numpy", fastmath=fast.CONTRACT)
 def _escort_and_base(distance, e, power):  # type: ignore[no-untyped-def]
-    """s and u for c = 0: p = s·u, and off the support s = 0, u = 1. `distance` is v − t, `power` k − 1."""
+    """Escort s and root u for c = 0, p = s·u; s = 0, u = 1 off the support. `distance` is v − t, `e` ε, `power` k−1."""
     zero, one = type(distance)(0), type(distance)(1)
     u = e * distance
     inside = u > zero
@@ -82,7 +82,7 @@ def _escort_and_base(distance, e, power):  # type: ignore[no-untyped-def]
 
 @njit(error_model="numpy", fastmath=fast.CONTRACT)
 def _escort_and_base_from_one(distance, e, power):  # type: ignore[no-untyped-def]
-    """s and u for c = 1, accurate as α → 1: p = s·u, and off the support s = 0, u = 1. `power` is k − 1."""
+    """The results of `_escort_and_base`, from the same arguments, for c = 1; they are accurate as α → 1."""
     kind = type(distance)
     zero, one = kind(0), kind(1)
     # For ε < 0 a score of −inf would give y = +inf: take the lowest finite number instead, where p = 0 too.
@@ -98,7 +98,7 @@ def _escort_and_base_from_one(distance, e, power):  # type: ignore[no-untyped-de
 
 @njit(fastmath=REDUCTION)
 def sums(v, j, n, t, constant, epsilon, k, order):  # type: ignore[no-untyped-def]
-    """Σ p and Σ s of v[j, :n]; `constant` is c, `order` is k if k is 1, 2, 3 or 4 (c = 0 then), else 0."""
+    """Σ p and Σ s over v[j, :n]; `constant` is c, and `order` is k if k is 1, 2, 3 or 4 (then c = 0), else 0."""
     wide_vectors()
     zero = v.dtype.type(0)
     e, power = v.dtype.type(epsilon), v.dtype.type(k - 1.0)

@@ -4,9 +4,9 @@ There are two kinds. If one score has most of the mass, the gradient is as small
 their relative error. For 3/2 < α < 2 the gradient depends on p^{2−α}, which is steep where p is small.
 
 With v = x − max x, ε = α − 1, d = v + 1/ε and the normaliser A, p = [1 + ε(v − A)]₊^{1/ε} = [ε(d − A)]₊^{1/ε}. Near the
-threshold v and 1/ε cancel, so d is computed by error-free sums. The unknown is A, since the threshold A − 1/ε loses
-digits of a small A. Each of m equal maxima has probability 1 − q, q = −expm1(log1p(−εA)/ε). If S(A) is the mass of all
-other scores, A solves
+threshold v and 1/ε cancel, so d is computed by sums whose rounding errors are added back. We solve for A, since the
+threshold A − 1/ε loses digits of a small A. Each of m equal maxima has the probability 1 − q with
+q = −expm1(log1p(−εA)/ε). If S(A) is the mass of all other scores, A solves
 
     S(A) + (m − 1) − m q(A) = 0.
 
@@ -27,7 +27,8 @@ from contmax.kernels.rows._cpu_solve import integer_order, normaliser, pad
 _LARGEST = 2.0
 # p^{2−α} is steep where the root u = p^{α−1} is below this.
 _STEEP = 0.01
-# For ε up to this, the threshold is so far below the maximum that probabilities next to it underflow.
+# For ε up to this, v is used instead of d: the threshold is so far below the maximum that probabilities next to it
+# underflow, and their digits do not matter.
 _NEAR = 1 / 16
 _MOST_STEPS = 64
 _EPS = np.finfo(np.float64).eps
@@ -51,7 +52,7 @@ def is_delicate(v, j, row):  # type: ignore[no-untyped-def]
 
 @njit(fastmath=REDUCTION | {"nnan"})
 def _nearest(v, j, n, threshold):  # type: ignore[no-untyped-def]
-    """The smallest distance of a score v[j] from a threshold."""
+    """The smallest distance between `threshold` and one of the first n scores of v[j]."""
     wide_vectors()
     closeness = v.dtype.type(-np.inf)
     for i in range(n):
@@ -61,7 +62,7 @@ def _nearest(v, j, n, threshold):  # type: ignore[no-untyped-def]
 
 @njit(error_model="numpy")
 def sharpen(x, r, row, listed, places, distances, shares, p):  # type: ignore[no-untyped-def]
-    """Write p[r] of a delicate row; returns Ω* − max x. `listed` … `shares` are four buffers of one row each."""
+    """Write p[r] of a delicate row; return Ω* − max x. `listed`, `places`, `distances` and `shares` are buffers."""
     near, a, rough_eps = row.epsilon > _NEAR, normaliser(row), np.finfo(x.dtype).eps
     # The threshold less its largest rounding error: no score up to this number has mass.
     threshold = row.top + (a - row.k) - 64.0 * rough_eps * (1.0 + row.k + abs(row.top))
@@ -88,7 +89,7 @@ def sharpen(x, r, row, listed, places, distances, shares, p):  # type: ignore[no
 
 @njit
 def _list(x, r, lowest, listed, places):  # type: ignore[no-untyped-def]
-    """List the scores > lowest of row r and their places, skipping blocks without such scores; returns their number."""
+    """List the scores of row r above `lowest`, and their places; return their number. Skips blocks without any."""
     n, count = np.uint64(x.shape[1]), ZERO
     for start in range(ZERO, n, _BLOCK):
         stop = min(n, start + _BLOCK)
@@ -101,7 +102,7 @@ def _list(x, r, lowest, listed, places):  # type: ignore[no-untyped-def]
 
 @njit(error_model="numpy")
 def _measure(listed, count, row, near, distances):  # type: ignore[no-untyped-def]
-    """distances ← d of the listed scores if `near`, else v, but −inf at the maxima; returns the number of maxima."""
+    """distances ← v + 1/ε if `near`, else v = x − max x, of the listed x, but −inf at maxima; returns their number."""
     top, maxima, rest_of_k = np.float64(row.top), 0, _rest_of_inverse(row.epsilon, row.k)
     for i in range(count):
         x = np.float64(listed[i])

@@ -1,6 +1,6 @@
 """α-entmax of rows by numba's kernels, for 0 < α ≤ 2: functions of eager tensors, whose rows lie along the last axis.
 
-Of the kernels, `forward_rows` and `backward_rows`, each thread takes a range of rows.
+The kernels `forward_rows` and `backward_rows` run on several threads, each of which takes a range of rows.
 """
 
 from typing import Any, NamedTuple
@@ -31,15 +31,16 @@ from contmax.kernels.rows._cpu_solve import (
     pad,
 )
 
-# The most rows, and the most scores of them all, solved side by side: their buffers fit into the fastest cache.
+# The most rows that are solved side by side, and the most scores that these rows may have together: their buffers then
+# fit into the fastest cache.
 _MOST_TOGETHER = 8
 _SCORES_TOGETHER = 2048
 
 
 def entmax_rows(x: Tensor, alpha: float | Tensor) -> tuple[Tensor, Tensor]:
-    """p, (*batch, n), and Ω* − max x, (*batch, 1) in float64, of scores x, (*batch, n).
+    """p, (*batch, n), and Ω*_α(x) − max x, (*batch, 1) in float64, of scores x, (*batch, n).
 
-    α is a number, or a tensor that broadcasts to (*batch, 1).
+    Ω*_α is the convex conjugate of Tsallis' negentropy. α is a number, or a tensor that broadcasts to (*batch, 1).
     """
     p = torch.empty_like(x, memory_format=torch.contiguous_format)
     matrix = matrix_of(x)
@@ -49,7 +50,7 @@ def entmax_rows(x: Tensor, alpha: float | Tensor) -> tuple[Tensor, Tensor]:
 
 
 def entmax_rows_backward(p: Tensor, g: Tensor, alpha: float | Tensor, needs_alpha: bool) -> tuple[Tensor, Tensor]:
-    """Gradients of scores from p and its cotangent g; and of α per row, (*batch, 1), or (0,) unless `needs_alpha`."""
+    """Gradients of the scores, from p and its cotangent g, and of α per row, (*batch, 1); (0,) unless `needs_alpha`."""
     grad = torch.empty_like(p, memory_format=torch.contiguous_format)
     grad_alpha = p.new_empty((*p.shape[:-1], 1) if needs_alpha else (0,))
     arrays = (matrix_of(p), matrix_of(g), _numbers(alpha, p), matrix_of(grad), grad_alpha.numpy().reshape(-1))
@@ -76,7 +77,7 @@ class ReadyRows(NamedTuple):
 
 
 def ready(x: Tensor, alpha: float, dtype: torch.dtype) -> ReadyRows | None:
-    """`ReadyRows` for scores like x; None if α is 1 or > 2, or x is empty, a scalar or not eager."""
+    """`ReadyRows` for scores like x; None if α is 1 or not in (0, 2], or x is empty, a scalar or not eager."""
     if not 0 < alpha <= 2 or alpha == 1 or x.dim() == 0 or x.numel() == 0 or not holds_numbers(x):
         return None
     return ReadyRows(alpha)
@@ -127,7 +128,7 @@ def _of_row(alpha, r):  # type: ignore[no-untyped-def]
 
 @njit(error_model="numpy")
 def _finish(scores, j, row, w, p, r):  # type: ignore[no-untyped-def]
-    """Write the probabilities of row r; returns Ω* − max x (not Ω*, which loses digits if scores are large)."""
+    """Write p of row r from its weights w[j]; return Ω* − max x, as Ω* itself would lose digits if scores are large."""
     wide_vectors()
     columns, factor = np.uint64(p.shape[1]), p.dtype.type(1.0 / row.mass)
     if not row.top > -np.inf:
@@ -146,7 +147,7 @@ def _finish(scores, j, row, w, p, r):  # type: ignore[no-untyped-def]
 
 @kernel(error_model="numpy")
 def backward_rows(p, g, alpha, grad, grad_alpha, start, stop):  # type: ignore[no-untyped-def]
-    """grad ← s (g − ⟨s, g⟩/⟨s, 1⟩) of rows start … stop − 1, s = p^{2−α}; grad_alpha ← −⟨grad, D⟩ unless empty."""
+    """grad ← s (g − ⟨s, g⟩/⟨s, 1⟩) for rows start … stop − 1, s = p^{2−α}; grad_alpha ← −⟨grad, D⟩ if not empty."""
     wide_vectors()
     columns, needs_alpha = np.uint64(p.shape[1]), grad_alpha.shape[0] > 0
     zero, one = p.dtype.type(0), p.dtype.type(1)

@@ -57,9 +57,10 @@ def integer_order(epsilon, eps):  # type: ignore[no-untyped-def]
 
 @njit(error_model="numpy")
 def begin(x, r, epsilon, flat, scores, j, row):  # type: ignore[no-untyped-def]
-    """scores[j] ← x[r] less its maximum; start the row for `climb` if order > 0, else evaluate it for `bound`.
+    """scores[j] ← x[r] less its maximum; prepares the state `row` for `climb` if row.order > 0, else for `bound`.
 
-    row.top is −inf if the row is fully masked, NaN if it has a NaN or +inf.
+    For order 0 and ε > 0 it computes sums that `bound` needs. row.top is −inf if the row is fully masked, NaN if it has
+    a NaN or +inf.
     """
     columns, eps = np.uint64(x.shape[1]), np.finfo(x.dtype).eps
     top, total = shifted(x, r, scores, j)
@@ -79,7 +80,7 @@ def begin(x, r, epsilon, flat, scores, j, row):  # type: ignore[no-untyped-def]
 
 @njit(error_model="numpy")
 def bound(flat, eps, row):  # type: ignore[no-untyped-def]
-    r"""Start a row with k ≠ 1, 2, 3, 4 from a lower bound of A; sets row.lowest: no score up to it has mass.
+    r"""Start a row with k ≠ 1, 2, 3, 4 from a lower bound of A, and set row.lowest: scores up to it have no mass.
 
     `begin` chose the largest integer m ≤ 4 with m ≤ k = 1/ε. At some a it evaluated S = Σ uᵐ and T = Σ s, where
     u = [1 + (v − a)/m]₊ and s = u^{m−1}. The inequalities of Hölder and Lyapunov give
@@ -167,7 +168,7 @@ def _excess(mass, epsilon, k):  # type: ignore[no-untyped-def]
 
 @njit(error_model="numpy")
 def _tolerance(epsilon, order, eps):  # type: ignore[no-untyped-def]
-    """The excess E from which one step leaves an error E^min(k, 2) ≈ eps, as Σ p^{2−α} is Hölder of order k − 1."""
+    """The excess E from which a step leaves an error E² ≈ eps, or Eᵏ if k < 2: Σ p^{2−α} is Hölder of order k − 1."""
     if epsilon == 0.0:
         return np.finfo(np.float64).max  # one step is exact
     if epsilon <= 0.5:

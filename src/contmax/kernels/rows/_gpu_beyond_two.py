@@ -131,7 +131,7 @@ def forward_beyond_two(
 
 @triton.jit
 def curvature_of(log_p, y):
-    r"""D = ln²p ∫₀¹ u e^{yu} du with y = ε ln p, in float64."""
+    r"""D = ∂/∂α log_{2−α} p = ln²p ∫₀¹ u e^{yu} du with y = ε ln p, in float64."""
     series = 0.5 + y * (1 / 3 + y * (1 / 8 + y * (1 / 30 + y * (1 / 144 + y * (1 / 840 + y / 5760)))))
     wide = tl.abs(y) > 0.05
     mean = tl.where(wide, (1.0 - (1.0 - y) * tl.exp(y)) / tl.where(wide, y * y, 1.0), series)
@@ -140,7 +140,10 @@ def curvature_of(log_p, y):
 
 @triton.jit
 def moved_by_alpha(p, log_p, log_s, last_log_p, epsilon):
-    """−∂p/∂α before centring, s (D − D_j), as in `contmax.maps._jacobian`; s = p^{2−α}, p_j the smallest p > 0."""
+    """s (D − D_j) with s = p^{2−α}, D from `curvature_of`, and D_j the D of the smallest p > 0.
+
+    −∂p/∂α is s (D − ⟨D⟩), with ⟨D⟩ the mean of D under the weights s: callers subtract it (`contmax.maps._jacobian`).
+    """
     y, last = epsilon * log_p, epsilon * last_log_p
     near = tl.maximum(tl.abs(y), tl.abs(last)) <= 1.0
     difference = curvature_of(log_p, y) - curvature_of(last_log_p, last)
@@ -151,7 +154,7 @@ def moved_by_alpha(p, log_p, log_s, last_log_p, epsilon):
 
 @triton.jit
 def load_support(P, G, here, at, gn, start, n, anchor, alpha, CHUNK: tl.constexpr):
-    """p, ln p, ln s, g − anchor and ln(s |g − anchor|) of a chunk, in float64; s is p^{2−α}, 0 off the support."""
+    """p, ln p, ln s, g − anchor and ln(s |g − anchor|) of a chunk, float64; g: cotangent; s: p^{2−α}, 0 where p = 0."""
     columns = start + tl.arange(0, CHUNK)
     p = tl.load(P + here + columns, mask=columns < n, other=0.0).to(tl.float64)
     inside = p > 0.0
@@ -168,10 +171,10 @@ def backward_beyond_two(
     P, G, A, DX, DA, rows, n, size_b, size_c, ga, gb, gc, gn, largest,
     NEEDS_ALPHA: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
-    """Store gradients of rows with α > 2. As in `contmax.maps._jacobian`, s = p^{2−α} is divided by max s.
+    """Store gradients of scores, and of α if NEEDS_ALPHA, of rows with α > 2; see `contmax.maps._jacobian`.
 
-    The anchor, which is subtracted from g, is g at a point of smallest p > 0. In y = s (g − anchor) e^{−Λ} the number Λ
-    makes max |y| = 1.
+    The weights s = p^{2−α} are divided by max s, so that no sum overflows. The anchor, which is subtracted from the
+    cotangent g, is g at a point of smallest p > 0. In y = s (g − anchor) e^{−Λ} the number Λ makes max |y| = 1.
     """
     for i in range(ROWS):
         r = tl.program_id(0) * ROWS + i

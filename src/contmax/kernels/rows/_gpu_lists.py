@@ -164,7 +164,7 @@ def list_support(
     P, DX, MASSES, PLACES, COUNTS, n,
     SLICE: tl.constexpr, CHUNK: tl.constexpr, CAPACITY: tl.constexpr, VECTOR: tl.constexpr,
 ):  # fmt: skip
-    """List the support of a slice of p, and write zeros to the gradient DX; a NaN in p makes the list overflow."""
+    """List the support of a slice of p, and write zeros to DX. A NaN in p makes the list overflow: p is read again."""
     here = tl.program_id(0).to(tl.int64) * n
     slice_ = tl.program_id(0) * tl.num_programs(1) + tl.program_id(1)
     first = slice_.to(tl.int64) * CAPACITY

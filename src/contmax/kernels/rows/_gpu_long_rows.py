@@ -1,6 +1,7 @@
-"""Rows that do not fit on the chip: forward and backward from their candidate lists (`_gpu_lists`).
+"""Rows that do not fit on the chip: forward and backward from lists of the scores that may have mass (`_gpu_lists`).
 
-Rows with a list that overflowed are read again: once per step of Newton's method, and three times in the backward pass.
+If a list of a row overflowed, the whole row is read again: once per step of Newton's method, and three times in the
+backward pass.
 """
 
 import triton
@@ -34,7 +35,7 @@ def chunk_sums(
     X, M, at, mask_at, n, top, t, epsilon,
     K: tl.constexpr, ROUGH: tl.constexpr, HAS_MASK: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
-    """Sums over a row of weights, escorts (`relative_weights`) and weights·y, with y = score − `top`; (1,) each."""
+    """Sums over a row, (1,) each: of weights and escorts (`relative_weights`) and of weight·y; y is score − `top`."""
     # Reduce once, at the end, so that threads wait for each other once.
     total = tl.zeros([1, CHUNK], tl.float32)
     slope = tl.zeros([1, CHUNK], tl.float32)
@@ -74,10 +75,10 @@ def solve_listed(
 
 @triton.jit
 def listed_soft_terms(SUMS, r, slices, top, epsilon, smoothing, K: tl.constexpr, SLICES: tl.constexpr):
-    """The two results of `soft_terms` for row r, (1,) each: the loss by soft targets, and (1−s)/S.
+    """The two results of `soft_terms` for row r, (1,) each: the part of the loss that depends on soft targets; (1−s)/S.
 
-    SUMS of `list_scores` has five numbers per slice: the three sums of `soft_sums`, whether a target > 0 has the score
-    −∞, and the maximum that the third sum subtracts from scores.
+    s is the smoothing, S the sum of the targets. `list_scores` wrote five numbers per slice to SUMS: the three sums of
+    `soft_sums`, whether a target > 0 has the score −∞, and the maximum that the third sum subtracts from scores.
     """
     each = tl.arange(0, SLICES)
     sums_at, exists = SUMS + 5 * (r * slices + each), each < slices
@@ -100,7 +101,7 @@ def solve_long_rows(
     CHUNK: tl.constexpr, SLICE: tl.constexpr, CAPACITY: tl.constexpr, SLICES: tl.constexpr, SLOTS: tl.constexpr,
     SHORT: tl.constexpr,
 ):  # fmt: skip
-    """Call `solve_long_row`. If PER_ROW, use K = −1 only for rows with α next to 1, because K = 0 costs less."""
+    """Call `solve_long_row`; if PER_ROW, with K = 0 for rows with |α − 1| ≥ 0.1, where it costs less than K = −1."""
     row = tl.program_id(0) + tl.arange(0, 1)
     epsilon = epsilon_of_rows(A, fixed_epsilon, row, row >= 0, PER_ROW, 1)
     tensors = (X, M, Y, P, SCORES, PLACES, COUNTS, PEAKS, SUMS, STATISTICS, LOSS)
@@ -236,7 +237,7 @@ def backward_long_rows(
     CHUNK: tl.constexpr, SLICE: tl.constexpr, CAPACITY: tl.constexpr, SLICES: tl.constexpr, SLOTS: tl.constexpr,
     SHORT: tl.constexpr,
 ):  # fmt: skip
-    """Store gradients, as `backward_rows` does; `list_support` wrote the zeros off the support."""
+    """Store gradients, as `backward_rows` does; off the support there are already zeros, which `list_support` wrote."""
     r = tl.program_id(0)
     row = r + tl.arange(0, 1)
     here = r.to(tl.int64) * n

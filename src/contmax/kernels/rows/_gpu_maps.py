@@ -37,12 +37,12 @@ from contmax.kernels.rows._gpu_rows import backward_rows, forward_rows
 LONGEST_ON_CHIP, LONGEST_WITH_LOGARITHMS, LONGEST_BACKWARD = 32768, 16384, 8192
 # Offsets within a row, column times stride, must be below this: kernels compute them in 32 bits.
 TOO_FAR = 2**31
-# If there are more rows, each program of `_gpu_beyond_two` checks sixteen, because few rows have α > 2.
+# If there are more rows than this, a program of `_gpu_beyond_two` checks sixteen of them, because few have α > 2.
 _MANY_ROWS = 2048
 _CHUNK_BEYOND_TWO = 512
 # The most registers per thread of `list_scores`, for losses: with more, too few warps fit to hide the latency of loads.
 _REGISTERS, _REGISTERS_WITH_SOFT_TARGETS = 80, 96
-# Numbers per slice in SUMS of `list_scores`.
+# The kernel `list_scores` writes this many numbers per slice of a row to its tensor SUMS.
 _SUMS_OF_SLICE = 5
 
 
@@ -108,9 +108,10 @@ def _forward(x: Tensor, alpha: float | Tensor, mask: Tensor | None, p: Tensor, o
 def solve_by_lists(
     x: Tensor, scores: tuple[Tensor, ...], rows: Rows, kind: Kind, others: tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
 ) -> None:
-    """Two launches for rows of x that do not fit on the chip; `scores` are the scores and the mask, from `as_rows`.
+    """Launch twice, to compute p or the losses of rows of x that do not fit on the chip.
 
-    `others` are α of each row, targets, p, statistics, and Ω* or losses; any tensor can stand for an unused entry.
+    `scores` are the scores and the mask, as `as_rows` returns them. `others` are five tensors: α of each row, targets,
+    p, statistics, and Ω* or losses; any tensor can stand for an unused entry.
     """
     per_row, target, p, statistics, result = others
     lists = lists_of(x, rows, keeps_places=kind.is_map, varied=kind.alpha is None)
@@ -212,7 +213,7 @@ class ReadyRows:
 
 
 def ready(x: Tensor, alpha: float, dtype: torch.dtype) -> ReadyRows | None:
-    """`ReadyRows` from scores like x to p of `dtype`; None if α is 1 or > 2, or one launch cannot take such scores."""
+    """`ReadyRows` from scores like x to p of `dtype`; None if α is 1 or not in (0, 2], or one launch cannot take x."""
     return _ready_rows(x.shape, x.stride(), x.dtype, dtype, x.get_device(), alpha)
 
 
@@ -269,7 +270,7 @@ def backward_of_rows(rows: Rows, step: int, kind: Kind, needs_alpha: bool) -> La
 
 @cached
 def _beyond_two(kernel: Any, rows: Rows, *numbers: float, **kinds: bool) -> Launch:
-    """The launch of a kernel of `_gpu_beyond_two`; `numbers` are its last numbers, `kinds` its first constants."""
+    """The launch of a kernel of `_gpu_beyond_two` with the last arguments `numbers` and the first constants `kinds`."""
     each = 16 if rows.total > _MANY_ROWS else 1
     numbers = (rows.total, rows.columns, *rows.places, *numbers)
     return Launch(kernel, (blocks_of(rows.total, each),), numbers, {**kinds, "ROWS": each, "CHUNK": _CHUNK_BEYOND_TWO})

@@ -1,11 +1,12 @@
-"""Losses and statistics of rows with known normaliser, and p̂ from the statistics in the backward pass.
+"""Losses and statistics of rows with known normaliser; the backward pass computes p̂ from the statistics.
 
-The statistics are four numbers (`store_statistics`) and, for rows of several tiles, the maximum of each tile: the
-backward pass does not read tiles without mass. Soft targets add one number at the end, their factor (1−s)/S.
+The statistics of a row are four numbers (`store_statistics`) and, for rows of several tiles, the maximum of each tile,
+by which the backward pass skips tiles without mass. Soft targets add one number at the end, their factor (1−s)/S.
 
 With logits z and smoothing s, the loss of a row is Ω*(z) + (1−s)·(Ω(q) − ⟨z, q⟩) − s·⟨z, u⟩, u uniform on the allowed
-classes. Its gradient is p̂ − (1−s)·q − s·u. The target q is e_y for a class y, so that Ω(q) = 0, or y/S for soft
-targets y ≥ 0 with the sum S. With ε = α − 1 and h(y) = log_{2−α} y = (y^ε − 1)/ε, which is smooth through ε = 0,
+classes. Its gradient is p̂ − (1−s)·q − s·u, with p̂ the α-entmax of z. The target q is e_y for a class y, so that
+Ω(q) = 0, or y/S for soft targets y ≥ 0 with the sum S. With ε = α − 1 and h(y) = log_{2−α} y = (y^ε − 1)/ε, smooth
+through ε = 0,
 
     Ω_α(y/S) = Σ (y/S) h(y/S) / α,      h(y/S) = S^{−ε} h(y) + h(1/S),
 
@@ -20,7 +21,8 @@ from contmax.kernels.rows._gpu_solve import below, log, relative_weights
 
 # `deformed_log` replaces smaller numbers by this: their powers are negligible, and `log` takes no smaller numbers.
 _LEAST = tl.constexpr(1e-37)
-# If |α − 1| is at least this, `contmax.deformed.tsallis_negentropy` uses Ω's definition in float32, else a stable form.
+# From this |α − 1| on, `contmax.deformed.tsallis_negentropy`, the reference, uses Ω's definition in float32, else a
+# stable form. The slopes of the two differ by a constant (`slope_of_negentropy`).
 _FAR_FROM_ONE = tl.constexpr(0.0186)
 
 
@@ -68,7 +70,7 @@ def class_cost(X, M, Y, r, at, mask_at, exists, n, top, smoothing, HAS_MASK: tl.
 
 @triton.jit
 def deformed_log(y, epsilon, K: tl.constexpr):
-    """h(y) for y > 0, (R, B); ε is (R,)."""
+    """h(y) = log_{2−α} y = (y^ε − 1)/ε for y > 0, (R, B); ε is (R,)."""
     y = tl.maximum(y, _LEAST)
     if K == 1:
         return y - 1.0
@@ -89,7 +91,7 @@ def deformed_log(y, epsilon, K: tl.constexpr):
 
 @triton.jit
 def soft_sums(y, below, epsilon, K: tl.constexpr):
-    """Σ y, Σ y h(y), Σ y·`below`, and whether a y > 0 has score −inf, each (R,); `below` is scores less a maximum."""
+    """Σ y, Σ y h(y), Σ y·`below`, and whether a target y > 0 has score −inf, (R,) each; `below`: score − a maximum."""
     has_target = y > 0.0
     possible = below > -float("inf")
     # A NaN target stays NaN.
@@ -116,7 +118,7 @@ def soft_terms(mass, bits, product, impossible, epsilon, smoothing, K: tl.conste
 def slope_of_negentropy(y, scale, smoothing, epsilon, K: tl.constexpr):
     """∂Ω(q)/∂q at q = y/S for y > 0, else 0, (R, B); `scale`, (R,), is (1−s)/S from `soft_terms`."""
     q = y * (tl.abs(scale) / tl.where(smoothing < 1.0, 1.0 - smoothing, 1.0))[:, None]
-    # Adding a constant does not change the slope along the simplex: add the constant of the torch reference.
+    # A constant does not change the slope along the simplex; this one makes it equal to that of the torch reference.
     far = tl.abs(epsilon) >= _FAR_FROM_ONE
     constant = tl.where(far, 1.0 / tl.where(far, epsilon, 1.0), 1.0 / (1.0 + epsilon))
     return tl.where(q > 0.0, deformed_log(tl.where(q > 0.0, q, 1.0), epsilon, K) + constant[:, None], 0.0)

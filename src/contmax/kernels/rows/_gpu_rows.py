@@ -10,7 +10,8 @@ import triton.language as tl
 from contmax.kernels.gpu._instructions import quick_log2
 from contmax.kernels.rows._gpu_solve import below, conjugate, log, solved_weights, sums
 
-# Rows up to this many columns read all cotangents at once; wider rows read p first, and cotangents where p > 0.
+# For rows of up to this many columns the backward pass reads all cotangents at once. For wider rows it reads p first,
+# and then cotangents only where p > 0.
 _NARROW = tl.constexpr(128)
 
 

@@ -1,14 +1,15 @@
 r"""The normaliser A of rows of scores that are on the chip, and the mass of each score.
 
-With ε = α − 1, k = 1/ε and scores y ≤ 0 less their maximum, p = [1 + ε(y − A)]₊ᵏ = uᵏ. We call u = [t + εy]₊ the root,
-with t = 1 − εA = p_max^ε, and p^{2−α} = u^{k−1} the escort. Scores y ≤ τ = A − k, the threshold, have no mass. Newton's
-method finds A on the power mean, as in `contmax.maps._threshold`.
+With ε = α − 1, k = 1/ε and y ≤ 0 a score less the maximum of its row, p = [1 + ε(y − A)]₊ᵏ = uᵏ. We call u = [t + εy]₊
+the root, with t = 1 − εA = p_max^ε, and p^{2−α} = u^{k−1} the escort. For α > 1 scores y ≤ τ = A − k, the threshold,
+have no mass. Newton's method solves (Σ p)^ε = 1 for A, as in `contmax.maps._threshold`.
 
-The rows of a block of scores, (R, B), lie along its first axis. The constant K chooses the code. K is k if k is 1, 2, 3
-or 4: powers are products. Any other α in (0, 2] takes one logarithm and one exponential per score: K = 0 if
-|α − 1| ≥ 0.1, K = −1 if α may be closer to 1. Weights are p for K > 0, and p / p_max = [1 + ε y/t]₊ᵏ for K ≤ 0, which
-near α = 1 depends less on the rounding of t. In the end weights are divided by their sum, so A need not be exact. ROUGH
-weights, good to four digits, cost half as much: enough for bounds, and for half precision.
+A block of scores, (R, B), holds R rows. The compile-time constant K chooses how powers are computed. K = k if k is 1,
+2, 3 or 4: powers are products. Any other α in (0, 2] takes one logarithm and one exponential per score: K = 0 if
+|α − 1| ≥ 0.1, K = −1 if α may be closer to 1. The weight of a score is p for K > 0. For K ≤ 0 it is
+p / p_max = [1 + ε y/t]₊ᵏ, which near α = 1 depends less on the rounding of t. In the end weights are divided by their
+sum, so A need not be exact. If the constant ROUGH is true, weights are good to four digits and cost half as much: this
+is enough for bounds, and for results in half precision.
 """
 
 import triton
@@ -19,8 +20,8 @@ from contmax.kernels.gpu._instructions import quick_log2, quick_power
 # Scores at or below this number are masked.
 NOTHING = tl.constexpr(-1.0e30)
 _MOST_STEPS = tl.constexpr(40)
-# `climb` ends with a step of at most this times t, which leaves an error of about the square of the step, except at
-# α = 2, where p has a kink.
+# `climb` ends after a step of A of at most this times t: the error is then about the square of this last step, except
+# at α = 2 (_LINEAR), where p has a kink.
 _LAST_STEP = tl.constexpr(3e-4)
 _LAST_STEP_ROUGH = tl.constexpr(3e-3)
 _LAST_STEP_LINEAR = tl.constexpr(3e-7)
@@ -122,7 +123,7 @@ def powers_of_roots(u, epsilon, K: tl.constexpr):
 def powers_of_pairs(u, K: tl.constexpr):
     """u^k and u^{k−1} of roots u ≥ 0, (R, B), each summed over pairs of neighbours, (R, B/2); K is 2, 3 or 4.
 
-    Half of the products are fused into sums by `tl.fma`, because the compiler must not fuse them (`gpu/README.md`).
+    The compiler may not fuse products into sums in these kernels (`gpu/README.md`), so `tl.fma` fuses half of them.
     """
     left, right = tl.split(tl.reshape(u, [u.shape[0], u.shape[1] // 2, 2]))
     if K == 2:
@@ -145,7 +146,7 @@ def relative_weights(y, t, epsilon, K: tl.constexpr, ROUGH: tl.constexpr = False
     elif K > 0:
         return powers_of_roots(tl.maximum(tl.fma(y, epsilon[:, None], t[:, None]), 0.0), epsilon, K)
     elif K == 0 and ROUGH:
-        # Masked scores get no mass: for ε > 0 their root is 0; for ε < 0 it is ≥ 1e20, and the exponent < −2.
+        # Masked scores get no mass: for ε > 0 their root is 0; for ε < 0 it is ≥ 1e20, and its exponent < −2 gives 0.
         return powers_of_roots(tl.maximum(tl.fma(y, (epsilon / t)[:, None], 1.0), 0.0), epsilon, K)
     else:
         v = y * (1.0 / t)[:, None]
@@ -221,7 +222,7 @@ def newton_step(total, slope, normaliser, t, epsilon, K: tl.constexpr, ROUGH: tl
 
 @triton.jit
 def is_climbing(step, t, K: tl.constexpr, ROUGH: tl.constexpr = False, TO_THE_END: tl.constexpr = False):
-    """Whether `step` is so large that another can improve p (if TO_THE_END, by more than rounding); False for NaN."""
+    """(R,): whether `step` is so large that one more can improve p (if TO_THE_END, even slightly); False for NaN."""
     if K == 1 or TO_THE_END:
         return step > t * _LAST_STEP_LINEAR
     elif ROUGH:
@@ -232,7 +233,7 @@ def is_climbing(step, t, K: tl.constexpr, ROUGH: tl.constexpr = False, TO_THE_EN
 
 @triton.jit
 def exceeds(total, normaliser, t, epsilon, K: tl.constexpr, ROUGH: tl.constexpr):
-    """Whether Σ p exceeds 1 by more than rounding, or if ROUGH by more than one step corrects, (R,).
+    """(R,): whether Σ p exceeds 1 by more than rounding, or, if ROUGH, by more than one further step corrects.
 
     `total` is the sum of `relative_weights`. The size of a step does not show the excess: where many scores are next to
     the threshold, a small step moves much mass.
@@ -248,7 +249,8 @@ def exceeds(total, normaliser, t, epsilon, K: tl.constexpr, ROUGH: tl.constexpr)
 def first_bound(y, epsilon, B: tl.constexpr):
     """A lower bound of A and its t, each (R,), from the mean of the scores; NaN if a score is NaN.
 
-    p is convex in the scores, so its value at their mean is at most 1/B. Scores below −1/ε count as −1/ε.
+    p is a convex function of the score, so p at the mean of the scores is at most the mean of p, 1/B. This bounds A.
+    Scores below −1/ε, which have no mass because A ≥ 0, count as −1/ε: the bound gets closer.
     """
     reaches = epsilon > 1e-3  # else the bound is A ≥ 0
     inverse = 1.0 / tl.where(reaches, epsilon, 1.0)
@@ -283,7 +285,7 @@ def climb(y, epsilon, normaliser, t, K: tl.constexpr, ROUGH: tl.constexpr, TO_TH
 
 @triton.jit
 def solve(y, epsilon, normaliser, t, K: tl.constexpr, ROUGH: tl.constexpr):
-    """Like `climb`, but wide rows climb first over the largest of every four scores.
+    """Like `climb`, but for wide rows it first takes only the largest of every four scores.
 
     The A of these scores is a lower bound of the row's A. They hold nearly all of the mass, so that few of the
     expensive steps over the whole row remain.
@@ -318,7 +320,10 @@ def solved_weights(y, epsilon, K: tl.constexpr, ROUGH: tl.constexpr, B: tl.const
 
 @triton.jit
 def conjugate(product, total, slope, normaliser, t, epsilon, K: tl.constexpr):
-    """Ω* − max x, (R,), from `product`, `total` and `slope`: the sums of weights times y, of weights, of escorts."""
-    # Ω* = ⟨x, p⟩ − Ω_α(p), and log_{2−α} p = x − A on the support.
+    """Ω*_α(x) − max x, (R,), of scores x; Ω*_α is the convex conjugate of Tsallis' negentropy Ω_α.
+
+    `product`, `total` and `slope` are sums over rows: of weights times y, of weights, and of escorts.
+    """
+    # Ω* − max x = ⟨y, p⟩ − Ω_α(p). On the support log_{2−α} p = y − A, so Ω_α(p) = ⟨p, log_{2−α} p⟩/α = (⟨y, p⟩ − A)/α.
     normaliser += newton_step(total, slope, normaliser, t, epsilon, K)
     return (epsilon * product / tl.where(total > 0.0, total, 1.0) + normaliser) / (1.0 + epsilon)
