@@ -88,7 +88,7 @@ def operator(
 
 
 class _Part:
-    """Converts an argument of the function to the operator's and back: a NamedTuple to its fields, a union to two."""
+    """Converts a function's argument to operator arguments and back: NamedTuples to fields, `float | Tensor` to two."""
 
     def __init__(self, name: str, hint: Any) -> None:
         kinds: dict[str, Any] = {}

@@ -140,8 +140,8 @@ def expm1_over_series(y: Tensor) -> Tensor:
 
 
 def split_exp(y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Where `expm1_over_series` holds; the argument of the closed form, y, or −2 where that form is not used; and where
-    exp(y) overflows.
+    """Where `expm1_over_series` holds; y for the closed form (exp(y) − 1)/y, but −2 where that form is not used; and
+    where exp(y) overflows.
     """
     near, over = y.abs() < 2, y > exponent_range(y.dtype)[1]
     return near, torch.where(near | over, -2.0, y), over

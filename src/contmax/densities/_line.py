@@ -150,7 +150,7 @@ class LineDensity(Density):
         """Whether points lie below μ, and their distances from μ in units of the law."""
         offset = offset_in(self.unit(), points - self._wide(self.loc))
         below = offset < 0
-        # Use no abs: its derivative at 0 is 0, and so would be that of the distribution function, steepest there.
+        # Use no abs: its derivative at 0 is 0, so that of the cdf would vanish at μ, where the cdf is steepest.
         return below, torch.where(below, -offset, offset)
 
     @property

@@ -242,7 +242,7 @@ def _cross(first: Tensor, second: Tensor) -> Tensor:
 
 
 def _box_in(disk: EllipsoidRegion, box: BoxRegion) -> tuple[Tensor, Tensor, Tensor]:
-    """The boundary of a box for :func:`_plane_overlap`: three pieces per edge, before, in and after the disk."""
+    """The boundary of a box for :func:`_plane_overlap`; each edge gives three pieces: before, in and after the disk."""
     offset, half = box.center - disk.center, box.half.clamp(min=0)
     corners = [torch.stack([x * half[..., 0], y * half[..., 1]], -1) for x, y in ((-1, -1), (1, -1), (1, 1), (-1, 1))]
     white = [_whitened(disk, offset + corner) for corner in corners]

@@ -165,8 +165,8 @@ def principal_axes(factor: Float[Tensor, "*batch N N"]) -> Float[Tensor, "*batch
 
     The columns of FV are the semi-axes of the ellipsoid :math:`\{Fu : \|u\| \le 1\}`, and their lengths the singular
     values of F. One-sided Jacobi rotations find all of them to high relative accuracy, even the short axes of a needle,
-    which the eigenvalues of FFᵀ would lose. Unlike torch.linalg.svd they need no host synchronisation. Singular values
-    are stationary in V, so the lengths of the columns of FV have the right gradient although V has none.
+    which the eigenvalues of FFᵀ would lose. Unlike torch.linalg.svd, the rotations need no host synchronisation.
+    Singular values are stationary in V, so the lengths of the columns of FV have the right gradient, but V has none.
 
     Example:
         >>> factor = torch.tensor([[2.0, 0.0], [1.0, 1.0]])

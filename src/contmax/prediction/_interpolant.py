@@ -205,7 +205,7 @@ def _grid_over(interpolant: Interpolant, ranges: list[Range], count: int) -> tup
 
 
 def _highest(interpolant: Interpolant, grids: list[Tensor], values: Tensor) -> Tensor:
-    """Index (*rows) of the highest value on a grid, among the flattened values; near ties go to the most central point.
+    """Index (*rows) of the highest value among the flattened values on a grid; of nearly equal ones the most central.
 
     On a ridge many values are equal up to float64 rounding, which differs between processors and batch shapes and must
     not decide. The tolerance does not cover float32 rounding of the scores.

@@ -75,7 +75,7 @@ class Lines:
 
 @dataclass(frozen=True)
 class Parts:
-    """The live parts [start, stop] of both pieces of each cell, in local coordinates, with quadrature nodes."""
+    """The live parts [start, stop] of the two pieces of each cell, and quadrature nodes there, in local coordinates."""
 
     start: Float[Tensor, "*rows C 2"]
     stop: Float[Tensor, "*rows C 2"]
