@@ -1,8 +1,9 @@
-"""Calls of autograd.Functions that work in eager code, in traces and under transforms of torch.func; their derivatives.
+"""Calls of autograd.Functions in eager code, in traces and under transforms of torch.func, and higher derivatives.
 
 torch.compile refuses an autograd.Function with a method `jvp`, which torch.func needs for forward mode. So our
 functions name this method `tangent`; outside of a trace `apply` calls a subclass whose `jvp` is `tangent`. Derivatives
-that kernels lack, such as second ones, are computed from a reference: a torch function of equal values.
+that kernels lack, such as second ones, are computed from a *reference*: a function made of torch operations that
+returns the same values as the kernel.
 """
 
 import functools
@@ -25,7 +26,7 @@ from contmax._torch_private import (
     unwrap_if_dead,
 )
 
-# A torch function of all inputs of a kernel; an input is None if it is absent or no tensor.
+# Computes what a kernel computes, from all inputs of the kernel; an input is None if it is absent or no tensor.
 Reference = Callable[..., Tensor]
 # The cotangent of a reference's result: a tensor, or a tuple if the reference returns a tuple.
 Cotangent = Tensor | tuple[Tensor, ...]
@@ -52,8 +53,8 @@ def apply(function: type[torch.autograd.Function], *arguments: Any) -> Any:
     if transforms_are_active():
         _require_one_forward_mode(arguments)
         return transformed(*arguments)
-    # torch's own `apply` first binds the arguments to the signature of `forward`, which takes longer than entmax of a
-    # small tensor. A tensor may still be wrapped by a transform of torch.func that has ended: unwrap it.
+    # Call the bare `apply`: torch's own binds the arguments to the signature of `forward`, which takes longer than
+    # entmax of a small tensor. A tensor may still be wrapped by a transform of torch.func that has ended: unwrap it.
     return bare(*[unwrap_if_dead(x) if type(x) is Tensor else x for x in arguments])
 
 
@@ -63,7 +64,7 @@ def _require_one_forward_mode(arguments: tuple[Any, ...]) -> None:
     if len(levels) < 2:
         return
     tensors = [x for x in arguments if isinstance(x, Tensor) and x.is_floating_point()]
-    if innermost_transform_is_forward_mode():  # under vmap unpack_dual would fail
+    if innermost_transform_is_forward_mode():  # if it is vmap, unpack_dual would fail
         tensors = [x for x in tensors if forward_ad.unpack_dual(x).tangent is not None]
     if any(len(levels & levels_of(x)) > 1 for x in tensors):
         raise NotImplementedError(
@@ -75,7 +76,7 @@ def _require_one_forward_mode(arguments: tuple[Any, ...]) -> None:
 @functools.cache
 def _ways_to_apply(function: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """Two ways to call a function with `tangent` as `jvp`: `apply`, for transforms of torch.func, and `bare_apply`."""
-    # Store the signature of `forward`: `function.apply` inspects it in every call, which is slower than a small entmax.
+    # Store the signature of `forward`, which `function.apply` would otherwise compute, slowly, in every call.
     function.forward.__signature__ = inspect.signature(function.forward)
     if hasattr(function, "tangent"):
         function = type(f"{function.__name__}WithTangent", (function,), {"jvp": staticmethod(function.tangent)})
@@ -89,17 +90,17 @@ def bare_apply(function: type[torch.autograd.Function]) -> Callable[..., Any]:
 
 
 def needs_reference(cotangent: Tensor) -> bool:
-    """Whether a backward pass must itself be differentiable, or runs under the vmap of torch.autograd.grad.
+    """Whether a backward pass must use the reference: it may be differentiated, or autograd.grad runs it under vmap.
 
-    torch.compile never differentiates a backward pass that it traces.
+    In torch.compile it need not, because a backward pass that is traced there is never differentiated.
     """
     return not torch.compiler.is_compiling() and (may_be_differentiated() or is_batch_of_cotangents(cotangent))
 
 
 def refused_by_kernels(*cotangents: Tensor | None) -> bool:
-    """`needs_reference` for a kernel without a rule for vmap: it also refuses cotangents that a transform wraps.
+    """`needs_reference` for a kernel that has no rule for vmap: also true if a transform wraps a cotangent.
 
-    A wrapped cotangent is passed, for example, by ``torch.vmap(lambda v: torch.autograd.grad(y, x, v))``.
+    For example, ``torch.vmap(lambda v: torch.autograd.grad(y, x, v))`` passes wrapped cotangents.
     """
     return not torch.compiler.is_compiling() and (
         may_be_differentiated() or any(c is not None and is_transformed(c) for c in cotangents)

@@ -45,7 +45,7 @@ def on_clear(clear: Callable[[], None]) -> None:
 
 
 def cached(function: _Function) -> _Function:
-    """`functools.lru_cache` for launches, one per shape and layout of tensors, emptied by `clear_caches`."""
+    """`functools.lru_cache` for launches of kernels, one per shape and layout of tensors; `clear_caches` empties it."""
     remembering = functools.lru_cache(1024)(function)
     on_clear(remembering.cache_clear)
     return cast("_Function", remembering)
@@ -104,8 +104,8 @@ class Shared(Generic[_Content]):
 class DeviceCache(Generic[_Content]):
     """A cache of a function that makes a tensor, or a tuple of tensors.
 
-    While a CUDA graph is captured nothing is cached, because new memory then belongs to the graph. Under FakeTensorMode
-    nothing is cached either: fake tensors do not mix with real tensors.
+    While a CUDA graph is captured no new result is cached, because its memory belongs to the graph. The cache is not
+    used under FakeTensorMode either, because fake tensors do not mix with real tensors.
 
     Args:
         make: the function. Its arguments are hashable, and the last is the device of the tensors.
@@ -132,7 +132,7 @@ class DeviceCache(Generic[_Content]):
         return (shared or self._added(arguments)).read()
 
     def finished(self, *arguments: Hashable) -> _Content:
-        """The result, for which the host has waited, because traced programs do not wait."""
+        """The result, after the host has waited for it: traced programs read a tensor without waiting."""
         shared = self._made.get(arguments) or self._added(arguments)
         shared.finish()
         return shared.read()

@@ -1,4 +1,4 @@
-"""Whether a tensor has values now, unlike tracers and fake tensors, and the dtype to compute in.
+"""Checks whether a tensor has values that can be read now, which tracers and fake tensors lack; dtypes to compute in.
 
 Decisions that depend on values (is any scale negative? has Newton's method converged?) are taken only on real tensors.
 Tracers, fake tensors and vmapped tensors have no values, and on an accelerator reading a value waits for the device.

@@ -88,7 +88,7 @@ def operator(
 
 
 class _Part:
-    """Converts an argument to operator arguments and back: a NamedTuple to its fields, `float | Tensor` to two."""
+    """Converts a function's argument to operator arguments and back: NamedTuples to fields, `float | Tensor` to two."""
 
     def __init__(self, name: str, hint: Any) -> None:
         kinds: dict[str, Any] = {}

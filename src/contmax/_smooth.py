@@ -16,9 +16,10 @@ from contmax._typing import Float
 
 _Number = TypeVar("_Number", float, Tensor)
 
-# artanh(w)/w − 1 ≈ Σ cₙ w²ⁿ, n ≥ 1, for |w| ≤ 1/3: a polynomial that interpolates at Chebyshev nodes in w², with two
-# thirds of the terms of the power series, cₙ = 1/(2n+1). sinh(x)/x = Σ x²ⁿ/(2n+1)!, for |x| ≤ 1, and its derivative in
-# x² are power series. All have enough terms for an error of the *second* derivative below one rounding in float64.
+# Coefficients cₙ of artanh(w)/w − 1 ≈ Σ cₙ w²ⁿ, n ≥ 1, for |w| ≤ 1/3. This polynomial interpolates at Chebyshev nodes
+# in w² and needs two thirds of the terms of the power series, whose coefficients are 1/(2n+1). The two tuples below it
+# are power series: of sinh(x)/x = Σ x²ⁿ/(2n+1)! for |x| ≤ 1, and of its derivative in x². All three have enough terms
+# for an error of the *second* derivative below one rounding in float64.
 ARTANH_EXCESS = (
     0.3333333333333333,
     0.2,
@@ -139,8 +140,8 @@ def expm1_over_series(y: Tensor) -> Tensor:
 
 
 def split_exp(y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Where `expm1_over_series` holds; the argument of the closed form, y, or −2 where that form is not used; and where
-    exp(y) overflows.
+    """Where `expm1_over_series` holds; y for the closed form (exp(y) − 1)/y, but −2 where that form is not used; and
+    where exp(y) overflows.
     """
     near, over = y.abs() < 2, y > exponent_range(y.dtype)[1]
     return near, torch.where(near | over, -2.0, y), over
@@ -161,7 +162,7 @@ def exponent_range(dtype: torch.dtype) -> tuple[float, float]:
 
 
 def promote(index: float | int | Tensor, *tensors: Tensor | None) -> tuple[tuple[Tensor, ...], torch.dtype]:
-    """Tensors other than None in at least float32, and the dtype of the result, promoted from `index` and tensors."""
+    """Tensors other than None, cast to at least float32, and the result's dtype, promoted from theirs and `index`'s."""
     given = tuple(tensor for tensor in tensors if tensor is not None)
     if not given[0].is_floating_point():
         raise TypeError(f"expected a floating-point tensor; got {given[0].dtype}. Pass tensor.float().")

@@ -163,8 +163,8 @@ def tsallis_negentropy(
     mass = _weighted_sum(p, measure, axis)
     stable = _weighted_sum(torch.where(zero, 0.0, inner * _log_with_gap(inner, gap)), measure, axis) / order
 
-    # Use the stable form only for |α − 1| < ε^¼, ε the machine epsilon. Beyond, the definition amplifies rounding of
-    # the mass by less than ε^-¼.
+    # Use `stable` only for |α − 1| < ε^¼, ε the machine epsilon. For other α the definition, `direct`, amplifies
+    # rounding of the mass by less than ε^-¼.
     normalised = (mass.detach() - 1).abs() <= 16 * torch.finfo(given.dtype).eps
     use_stable = (gap == 0) | (normalised & (gap.abs() < torch.finfo(p.dtype).eps ** 0.25))
     power = torch.where(zero, 0.0, inner**order)
@@ -252,7 +252,7 @@ def _log_with_gap(u: Tensor, gap: Tensor) -> Tensor:
 def _over_gap(value: Tensor, limit: Tensor, gap: Tensor) -> Tensor:
     """value/gap, or ``limit`` where the gap 1 − β is zero or nearly so.
 
-    For callers that need no derivative in β: near β = 1 only this derivative of the quotient loses digits.
+    For callers that need no derivative in β: near β = 1 the quotient loses digits in this derivative, but in no other.
     """
     zero = gap.abs() < torch.finfo(gap.dtype).tiny / torch.finfo(gap.dtype).eps
     return torch.where(zero, limit, value / torch.where(zero, 1.0, gap))

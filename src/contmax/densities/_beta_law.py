@@ -1,7 +1,8 @@
 r"""The law of a β-Gaussian: its distribution function by the cheapest exact route for each α, and exact draws.
 
-The unit of a law on the line is √ρ·σ, or the half-width for α = ∞; ε, k, ρ are as in ``_profile``. Draws do not invert
-the distribution function. With LLᵀ = Σ, R² = 2ρ/|ε|, z standard normal in N dimensions and g a gamma variable,
+The unit of a law on the line is √ρ·σ, or the half-width for α = ∞. Here ε = α − 1, k = 1/ε and ρ = e^{εC} with C the
+log-density at the mode (``_profile``). Draws do not invert the distribution function. With LLᵀ = Σ, R² = 2ρ/|ε|, z
+standard normal in N dimensions and g a gamma variable,
 
 .. math:: t = \mu + \frac{R\,Lz}{\sqrt{\|z\|^2 + 2g}}, \quad g \sim \Gamma(k+1) \quad (\alpha > 1); \qquad
           t = \mu + \frac{R\,Lz}{\sqrt{2g}}, \quad g \sim \Gamma(-k-\tfrac N2) \quad (\alpha < 1)
@@ -22,7 +23,7 @@ from contmax.numerics import float64_of, implicit_root, log_gamma_ratio, radial_
 # Up to this degree n the sum of PolynomialLaw is cheaper than the integral of GeneralLaw.
 _POLYNOMIAL_MAX = 16
 _NEWTON_STEPS = 8
-# Up to this concentration a gamma variable as a sum of exponentials is five times faster than by rejection.
+# Up to this concentration, sums of exponentials give a gamma variable five times faster than rejection does.
 _ERLANG_MAX = 6.0
 
 
@@ -56,7 +57,7 @@ class PolynomialLaw(LineLaw):
         if n == 0:
             return self.reach * (1 - 2 * tail)
         with torch.no_grad():
-            # Newton's method for ln tail, concave in ln z: steps from a start left of the root never pass it.
+            # Newton's method in ln z for ln tail, a concave function of ln z: from the left, steps never pass the root.
             z = (tail / math.comb(2 * n + 1, n + 1)) ** (1 / (n + 1))
             for _ in range(_NEWTON_STEPS):
                 value = self._value(z)
@@ -127,7 +128,7 @@ def draw_offsets(profile: Profile, shape: torch.Size, like: Tensor) -> Tensor:
 
 
 def _mixed(alpha: Tensor, dim: int, shape: torch.Size, like: Tensor) -> Tensor:
-    """Draws as in :func:`draw_offsets` for a tensor α, whose entries may lie on both sides of 1."""
+    """The draws of :func:`draw_offsets` for a tensor α, with entries on both sides of 1 and gradients by `_moving`."""
     gap = alpha.double() - 1
     with torch.no_grad():
         normal = _normal((*shape, dim), like)
@@ -141,7 +142,7 @@ def _mixed(alpha: Tensor, dim: int, shape: torch.Size, like: Tensor) -> Tensor:
 
 
 def _moving(radius: Tensor, gap: Tensor, dim: int) -> Tensor:
-    """The number 1 with derivative ∂ln r/∂α: r moves with α so that the ball of radius r keeps its mass.
+    """The number 1 with the derivative of ln r in α, for a radius r that moves so that the ball's mass is constant.
 
     A derivative through the gamma variable would be unbiased, but its variance grows without bound as α → 1.
     """

@@ -330,8 +330,9 @@ def _brief(value: Tensor) -> str:
 
 
 def unchecked(distribution: Distribution, dtype: torch.dtype | None = None) -> Distribution:
-    """A copy whose log-probability off the support is −inf instead of an error; a Density is copied only to cast it.
+    """A copy whose log-probability off the support is −inf instead of an error.
 
+    A Density never raises this error, so it is copied only if a ``dtype`` is given.
     Parameters are cast to ``dtype`` unless theirs is wider. In float64, quantities derived from the parameters, such as
     the ends of the support, are free of the rounding of a narrower dtype.
 

@@ -43,7 +43,7 @@ def kl_line(p: Distribution, q: Distribution) -> Tensor:
     p, q = (unchecked(d.expand(shape), torch.float64) for d in (p, q))
     inner, outer = landmarks_of(p), landmarks_of(q)
     low, high = inner.low, inner.high
-    # Ends of supports that differ by rounding count as equal, within 1e-4 of the width of p.
+    # Ends of the two supports that differ by rounding count as equal, if by at most 1e-4 of the length of p's support.
     slack = torch.minimum(8 * torch.finfo(dtype).eps * (high - low + p.mean.abs()), _SLACK_MAX * (high - low))
     slack = torch.where(torch.isfinite(slack), slack, 0.0)
     nested = (low >= outer.low - slack) & (high <= outer.high + slack)
@@ -80,7 +80,7 @@ def _kl_beta_gaussians(p: Any, q: Any) -> Tensor:
         return divergence.to(dtype)
     if not p.event_shape:
         return kl_line(p, q)
-    # The index of a tensor α is NaN and fails each comparison: the support of q counts as possibly bounded.
+    # For a tensor α `_index` is NaN, for which every comparison is false: the support of q may be bounded.
     if not _index(q) <= 1 and (_index(p) <= 1 or _leaves(p, q, 64 * torch.finfo(wide_dtype(dtype)).eps)):
         shape = torch.broadcast_shapes(p.batch_shape, q.batch_shape)
         return torch.full(shape, math.inf, dtype=dtype, device=p.loc.device)
@@ -110,7 +110,8 @@ def _leaves(p: Any, q: Any, slack: float) -> bool:
     shape = torch.broadcast_shapes(p.batch_shape, q.batch_shape)
     axes = torch.linalg.solve_triangular(outer.factor, inner.factor.expand(*shape, -1, -1), upper=False)
     centre = torch.linalg.solve_triangular(outer.factor, (inner.center - outer.center).unsqueeze(-1), upper=False)
-    # Ascend ‖axes·u + centre‖ monotonically from the right singular vectors, with the sign of the larger norm.
+    # Maximise ‖axes·u + centre‖ over ‖u‖ = 1 by monotone ascent from each right singular vector of `axes`, with the
+    # sign that gives the larger norm.
     u = torch.linalg.svd(axes).Vh.mT
     u = u * torch.where((axes @ u * centre).sum(-2, keepdim=True) < 0, -1.0, 1.0)
     for _ in range(_ASCENT_STEPS):

@@ -60,7 +60,7 @@ class Elliptical(Density):
 
     @abstractmethod
     def _delta_in_units(self, points: Tensor) -> Tensor:
-        """Δ/ρ (Δ/R² for α = ∞); divide before squaring, since Δ may overflow where the quotient does not."""
+        """Δ/ρ (Δ/R² for α = ∞), made by division before squaring, since Δ may overflow where the quotient does not."""
 
     def _score(self, points: Tensor) -> Tensor:
         return -0.5 * self._delta(points)

@@ -150,7 +150,7 @@ class LineDensity(Density):
         """Whether points lie below μ, and their distances from μ in units of the law."""
         offset = offset_in(self.unit(), points - self._wide(self.loc))
         below = offset < 0
-        # Use no abs: its derivative at 0 is 0, but the distribution function is steepest there.
+        # Use no abs: its derivative at 0 is 0, so that of the cdf would vanish at μ, where the cdf is steepest.
         return below, torch.where(below, -offset, offset)
 
     @property
@@ -216,7 +216,7 @@ class LineDensity(Density):
         """The centre and the ends of the support; if the support may be unbounded, also steps from the centre."""
         loc, half = self.loc.double(), self._half_width().double()
         low, high = loc - half, loc + half
-        # The support of a tensor α counts as unbounded: there may be entries ≤ 1.
+        # If α is a tensor, the support counts as unbounded, because some entries of α may be ≤ 1.
         if not isinstance(self.alpha, Tensor) and not self.law().is_unbounded:
             cuts = torch.stack([low, loc, high])
             return Landmarks(low, high, loc, half.detach(), loc[None][: self._kinks], cuts, bounded=True)

@@ -1,4 +1,4 @@
-"""Integrals against a density on the line: landmarks of the density, and a quadrature rule made from landmarks.
+"""Integrals against a density on the line: its landmarks (where it lies and bends), and a quadrature rule from them.
 
 Nodes are graded towards the ends of each piece between two breakpoints (``cuts``), and each tail beyond the outermost
 breakpoints is mapped to a bounded piece. Breakpoints are differentiable functions of the parameters, so the sum has the
@@ -21,7 +21,8 @@ from contmax.numerics import float64_of, graded_rule
 # Breakpoints lie at centre + step·width: with 32 graded nodes in each piece, and the tails beyond the last step, they
 # resolve Gaussian, exponential and algebraic decay to 1e-14.
 _STEPS = (-16.0, -8.0, -4.0, -2.0, -1.0, 1.0, 2.0, 4.0, 8.0, 16.0)
-# Extra breakpoints for transformed distributions near the ends of a bounded base, as shares of the base's length.
+# Extra breakpoints for transformed distributions, near the ends of the support of the base distribution if it is
+# bounded: distances from these ends, as shares of the length of the support.
 _MARGINS = tuple(10.0**-k for k in range(1, 13))
 # The number of nodes that a rule divides among its pieces, and the minimum number in each piece.
 _NODES, _NODES_IN_PIECE = 256, 32
@@ -30,7 +31,8 @@ _LOG_TINY = -690.0
 # For a bend at a large distance d from the middle of a density of size `reach`, breakpoints are added at the distances
 # reach·(d/reach)^share.
 _SHARES = (0.25, 0.5, 0.75)
-# Where `growth` probes a density near an end of its support, in units of the distance to the next breakpoint.
+# Distances from an end of the support at which `growth` evaluates a density, as shares of the distance between this end
+# and the next breakpoint.
 _PROBES = (1e-9, 1e-7)
 
 
@@ -70,7 +72,8 @@ def landmarks_of(density: Distribution) -> Landmarks:
         return cast(Landmarks, source.landmarks())
     if getattr(source, "component_distribution", None) is not None:
         return union(landmarks_of(source.component_distribution))
-    # Only these two show where mass lies: torch's other transformed distributions have a uniform base on (0, 1).
+    # Only for these two does the base distribution show where mass lies: torch's other transformed distributions have a
+    # uniform base on (0, 1).
     if type(density) in (TransformedDistribution, LogNormal):
         return _transformed_landmarks(source)
     return general_landmarks(density)
@@ -176,7 +179,7 @@ class LineRule:
     Attributes:
         points: t, ``(n, *shape)``.
         shares: quadrature weights, ``(n, *shape)``, zero in the tails beyond a finite end of the support.
-        beside_bends: ``points``; those in an empty piece, which lie on a bend, are moved to just above it.
+        beside_bends: ``points``, but nodes of an empty piece, which all lie on one breakpoint, moved to just above it.
     """
 
     def __init__(
@@ -220,7 +223,7 @@ class LineRule:
         self.points, self.shares, self._seen, self.beside_bends = (torch.cat(x) for x in zip(*parts, strict=True))
 
     def _on_the_way(self, first: Tensor, middle: Tensor, bend: Tensor) -> Tensor:
-        """Geometric breakpoints from the middle to a far bend, since a tail has no length scale.
+        """Breakpoints from the middle to a far bend, at geometrically growing distances: a tail has no length scale.
 
         For a near bend, these breakpoints all equal `first`, so their pieces are empty.
         """
@@ -231,7 +234,10 @@ class LineRule:
         return torch.stack([torch.where(far, step, first) for step in steps])
 
     def log_density(self, density: Distribution) -> tuple[Tensor, Tensor]:
-        """ln p at the points, at least _LOG_TINY, and where it is larger, for a density from ``_density.unchecked``."""
+        """ln p at the points, raised to _LOG_TINY where it is smaller, and whether it is larger than _LOG_TINY.
+
+        The density must come from ``_density.unchecked``, which gives −inf off the support instead of an error.
+        """
         with torch.no_grad():
             inside = (self._seen > self._low) & (self._seen < self._high)
             alive = inside & (density.log_prob(torch.where(inside, self._seen, self._inner)) > _LOG_TINY)

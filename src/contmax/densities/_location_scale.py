@@ -195,7 +195,7 @@ class Triangular(LineDensity):
 
 
 class NamedGenerator:
-    """A built-in g with its derivative g' and its half-width a, a constant."""
+    """A built-in convex function g, its derivative g', and the half-width a of its standard density, a constant."""
 
     def __init__(self, name: str) -> None:
         self.name = name

@@ -199,7 +199,8 @@ class Mixture(WeightedSum):
         quantiles = self._components().icdf(self._spread(share))
         low, high = quantiles.amin(-1), quantiles.amax(-1)
         end = (share <= 0) | (share >= 1) | (low == high)
-        # At q = 0 and 1 the quantile is an end of the support, perhaps infinite: search in [0, 1] and drop the result.
+        # Where q is 0 or 1, or the quantiles of all components agree, the result is known and perhaps infinite: there
+        # search in [0, 1] and drop what is found.
         bracket = torch.where(end, 0.0, low), torch.where(end, 1.0, high)
         residual = self._residual(share)
         t = implicit_root(monotone_root(residual, *bracket, tolerance=1e-10), residual)
@@ -335,7 +336,8 @@ class Empirical(WeightedSum):
         ordered, reached = self._steps()
         last = ordered.shape[-1] - 1
         index = (reached < share.unsqueeze(-1)).sum(-1).clamp(max=last)
-        # A q may exceed a value of the cdf by rounding only, as 0.8 exceeds eight times 0.1: then take that sample.
+        # A q may exceed a value of the cdf by rounding only, as 0.8 exceeds the sum of eight times 0.1. Then take the
+        # sample at which the cdf has this value.
         lenient = (reached < share.unsqueeze(-1) * (1 - 4 * torch.finfo(share.dtype).eps)).sum(-1).clamp(max=last)
         index = torch.where(_picked(reached, index) == share, index, lenient)
         return _picked(ordered, index)

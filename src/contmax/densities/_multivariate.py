@@ -289,7 +289,10 @@ class MultivariateBetaGaussian(Elliptical):
 
     @classmethod
     def _proportional(cls, adjusted: str, alpha: Number, validate_args: bool | None, **given: Tensor) -> Self:
-        """The density with the ``given`` centre and matrix T ∝ Σ, its covariance or the shape matrix of its support."""
+        """The density with the ``given`` centre and matrix T ∝ Σ.
+
+        T is the covariance or, if ``adjusted`` is "support", the shape matrix of the support.
+        """
         (center, matrix), (_, name) = as_parameters(**given), given
         shape = scale_of(center, name, matrix, validate_args)
         profile = adjustable_profile(alpha, shape.dim, adjusted, validate_args)

@@ -76,7 +76,7 @@ class Profile:
         return peak - weight * half_log_det
 
     def log_rho(self, half_log_det: Tensor) -> Tensor:
-        """ln ρ = εC; with LLᵀ = Σ, (√ρL)⁻¹(t − μ) has the standard β-Gaussian law, ∝ [1 − ε‖u‖²/2]₊^{1/ε}."""
+        """ln ρ = εC. With LLᵀ = Σ, z = (√ρL)⁻¹(t − μ) has the standard β-Gaussian density ∝ [1 − ε‖z‖²/2]₊^{1/ε}."""
         return self.gap(half_log_det) * self.log_peak(half_log_det)
 
     def log_unit(self, half_log_det: Tensor) -> Tensor:
@@ -184,12 +184,12 @@ class Profile:
         return _in_dtype(order - 1, half_log_det) * self.log_peak(half_log_det) + _in_dtype(shift, half_log_det)
 
     def log_escort_stretch(self, gamma: float, half_log_det: Tensor) -> Tensor:
-        """½ ln m with mΣ the scale matrix of the γ-escort, whose index is 1 + ε/γ."""
+        """½ ln m with mΣ the scale matrix of the γ-escort ∝ p^γ, which is the β-Gaussian of index 1 + ε/γ."""
         escort = Profile(1 + (self.alpha - 1) / gamma, self.dim)
         return escort.log_stretch(self.log_rho(half_log_det) - math.log(gamma), half_log_det)
 
     def log_stretch(self, log_ratio: Scalar, half_log_det: Tensor) -> Tensor:
-        """½ ln m for which Σ = mT has ρΣ = rT, given ``log_ratio`` = ln r and ``half_log_det`` = ½ ln|T|."""
+        """½ ln m with ρΣ = rT for Σ = mT and the ρ of this Σ; ``log_ratio`` = ln r, ``half_log_det`` = ½ ln|T|."""
         _, _, weight = self.coefficients(half_log_det)
         return 0.5 * (log_ratio - self.log_rho(half_log_det)) / weight
 

@@ -1,6 +1,6 @@
-r"""Supports as sets, all in float64: unions of intervals, ellipsoids and boxes, and intersection over union of two.
+r"""Supports as sets in float64 (a union of intervals, an ellipsoid or a box), and intersection over union of two sets.
 
-In the plane the area that an ellipse shares with another ellipse or with a box has a closed form but for the roots of a
+In the plane the area that an ellipse shares with another ellipse or with a box has a closed form up to the roots of a
 quartic. In coordinates in which the first ellipse is the unit disk, the boundary of the other set is divided where it
 crosses the unit circle. By Green's theorem each piece inside the disk adds its triangle with the origin and the area
 between piece and chord; each piece outside adds a sector of the disk. An error in a crossing changes the sum in second
@@ -9,7 +9,7 @@ quartic in tan(θ/2),
 
 .. math:: g(\theta) = (p + a\cos\theta)^2 + (q + b\sin\theta)^2 - 1 = 0
 
-whose closed form loses all digits near a tangency, where bracketing loses none. Since
+The closed form of these roots loses all digits near a tangency; bracketing loses none. Since
 :math:`\tfrac12 g' = (b^2-a^2)\sin\theta\cos\theta - ap\sin\theta + bq\cos\theta`, the quotient
 :math:`g'/(\sin\theta\cos\theta)` is monotone between multiples of π/2 and the two angles with
 :math:`\tan^3\theta = -bq/(ap)`: in each of these six intervals g has at most one extremum, and `sign_change` finds
@@ -187,7 +187,7 @@ def _shared_volume(first: EllipsoidRegion, second: EllipsoidRegion | BoxRegion) 
             f"the overlap of supports is implemented in up to three dimensions; got {dim}. Compare draws instead: "
             "density.support.check(other.sample((1000,)))."
         )
-    # Move the origin to the centre of `first`: far from it, the coordinates across a small body round to one number.
+    # Move the origin to the centre of `first`: far from the origin, coordinates of a small body round to one number.
     second = replace(second, center=second.center - first.center)
     first = replace(first, center=torch.zeros_like(first.center))
     low = torch.maximum(-first.reach, second.center[..., 0] - second.reach)
@@ -195,7 +195,7 @@ def _shared_volume(first: EllipsoidRegion, second: EllipsoidRegion | BoxRegion) 
     step = (torch.arange(_LOOK, dtype=low.dtype, device=low.device) + 0.5) / _LOOK
     at = low.unsqueeze(-1) + (high - low).unsqueeze(-1) * step
     found = _plane_overlap(first.sections(at), second.sections(at)) > 0
-    # The intersection is convex: it ends less than one step beyond the last section that meets it.
+    # The intersection is convex: it ends less than one step outside of the first and the last section that meet it.
     start = (torch.where(found, step, 1.0).amin(-1) - 1 / _LOOK).clamp(0, 1)
     stop = (torch.where(found, step, 0.0).amax(-1) + 1 / _LOOK).clamp(0, 1)
     span = (high - low) * (stop - start).clamp(min=0)
@@ -242,7 +242,7 @@ def _cross(first: Tensor, second: Tensor) -> Tensor:
 
 
 def _box_in(disk: EllipsoidRegion, box: BoxRegion) -> tuple[Tensor, Tensor, Tensor]:
-    """The boundary of a box for :func:`_plane_overlap`: three pieces per edge, before, in and after the disk."""
+    """The boundary of a box for :func:`_plane_overlap`; each edge gives three pieces: before, in and after the disk."""
     offset, half = box.center - disk.center, box.half.clamp(min=0)
     corners = [torch.stack([x * half[..., 0], y * half[..., 1]], -1) for x, y in ((-1, -1), (1, -1), (1, 1), (-1, 1))]
     white = [_whitened(disk, offset + corner) for corner in corners]

@@ -51,7 +51,7 @@ class Scale:
                 solved.append(rest / self._factor[..., i, i])
                 total = total + solved[-1].square()
             return total
-        # Make points that share an L columns of one right-hand side, so that L is not copied for each point.
+        # Collect points that share an L as columns of one right-hand side, so that L is not copied for each point.
         batch = torch.broadcast_shapes(offset.shape[:-1], self.batch_shape)
         ndim = len(batch) - len(self.batch_shape)
         columns = offset.expand(*batch, self.dim).flatten(0, ndim - 1) if ndim else offset.expand(1, *batch, self.dim)
@@ -131,7 +131,8 @@ def given_scale(**given: Tensor | None) -> tuple[str, Tensor]:
 def scale_of(loc: Tensor, name: str, raw: Tensor, validate_args: bool | None, *, kind: str | None = None) -> Scale:
     """The Scale from ``raw``, the argument ``name`` of a density; NaN for an unchecked, not positive definite matrix.
 
-    ``kind``, by default ``name``, is ``scale_diag``, ``scale_tril`` or ``precision_matrix``; any other kind means Σ.
+    ``kind`` says what ``raw`` is: ``scale_diag``, ``scale_tril``, ``precision_matrix``, or, for any other value, Σ. By
+    default it is ``name``.
     """
     if loc.ndim < 1 or not loc.shape[-1]:
         raise ValueError(f"loc must be at least one-dimensional; got shape {tuple(loc.shape)}. Pass shape (..., N).")
@@ -152,7 +153,7 @@ def scale_of(loc: Tensor, name: str, raw: Tensor, validate_args: bool | None, *,
         require_positive(f"the diagonal of {name}", raw.diagonal(dim1=-2, dim2=-1), hint, validate)
         return Scale(wide.tril())
     if kind == "precision_matrix":
-        # Reversed axes give Σ⁻¹ = UUᵀ with U upper triangular, and so the Cholesky factor L = U⁻ᵀ of Σ.
+        # Cholesky's factorisation with reversed axes gives Σ⁻¹ = UUᵀ, U upper triangular. So L = U⁻ᵀ has LLᵀ = Σ.
         upper = _cholesky(name, wide.flip((-2, -1)), validate).flip((-2, -1)).mT
         identity = torch.eye(dim, dtype=wide.dtype, device=wide.device)
         return Scale(torch.linalg.solve_triangular(upper, identity, upper=False))
@@ -160,7 +161,10 @@ def scale_of(loc: Tensor, name: str, raw: Tensor, validate_args: bool | None, *,
 
 
 def _cholesky(name: str, matrix: Float[Tensor, "*batch N N"], validate: bool) -> Float[Tensor, "*batch N N"]:
-    """L with LLᵀ = A = ``matrix``, computed in float64: a nearly singular A leaves few digits in its last pivots."""
+    """L with LLᵀ = A = ``matrix``; if A is not checked, NaN where it is not positive definite.
+
+    Except for ONNX, L is computed in float64, because a nearly singular A leaves few digits in its last pivots.
+    """
     if is_exporting_to_onnx():
         return factored(matrix)
     tril, info = torch.linalg.cholesky_ex(matrix.double())

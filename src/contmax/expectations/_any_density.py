@@ -44,7 +44,8 @@ from contmax.prediction import IntervalPrediction, KnotsPrediction, Prediction
 _NODES, _LEAST, _MOST = 768, 32, 256
 # For a Gaussian function: nodes per piece of its window, and the half-width of this window in standard deviations.
 _WINDOW_NODES, _REACH = 96, 8.0
-# The 24 nodes of a prediction's piece resolve functions whose standard deviation is at least this share of the piece.
+# The nodes of a prediction's piece (24, or 20 for knots) resolve functions whose standard deviation is at least this
+# share of the piece.
 _WIDE = 0.5
 # In several dimensions: numbers of radii and directions, and the largest ξ; nodes per axis of a product rule, and half
 # the side of its box in standard deviations.
@@ -216,7 +217,7 @@ def independent(density: Independent, basis: MultivariateGaussianBasis) -> Tenso
 
 @register_expectation(Distribution, MultivariateGaussianBasis)
 def by_nodes(density: Distribution, basis: MultivariateGaussianBasis) -> Tensor:
-    """E_p[ψ] by a product rule over the box in which both a function and the density are not negligible.
+    """E_p[ψ] by a product rule, for each function over the box in which neither it nor the density is negligible.
 
     For a density of event shape (), the basis is converted to a basis on the line.
 

@@ -1,9 +1,9 @@
 """Expectations by torch operations in bounded memory: a chunk of the densities at a time.
 
 A pair of a density and a basis function takes tensors over all nodes, up to a thousand times the memory of its result.
-So densities are processed in chunks, whose size depends on the number of pairs only. If torch would save more than
-`_MOST_SAVED` bytes for the backward pass, checkpoints save the inputs only, and the backward pass recomputes each
-chunk, in twice the time.
+So densities are processed in chunks, whose size depends on the device and the number of pairs only. If torch would save
+more than `_MOST_SAVED` bytes for the backward pass, checkpoints save the inputs only, and the backward pass recomputes
+each chunk, in twice the time.
 """
 
 from collections.abc import Sequence

@@ -24,9 +24,10 @@ Rule = Callable[[Any, Any], Tensor]
 
 
 class PairRegistry:
-    """A table from pairs of types to functions, with lookup of the most specific match as in torch.distributions.kl.
+    """A table from pairs of types, such as density and basis, to functions.
 
-    A registered pair matches if the given types are its types or subclasses of them.
+    A lookup finds the most specific match, as in torch.distributions.kl. A registered pair matches if the given types
+    are its types or subclasses of them.
 
     Args:
         name: a noun for the functions, for error messages: "no {name} is registered for …".
@@ -126,7 +127,7 @@ def expectation(density: Distribution, basis: Basis) -> Float[Tensor, "*batch K"
     result: Tensor = RULES.find(type(density), type(basis))(widened(density), basis)
     shape = (*density.batch_shape, basis.num_functions)
     result = result if result.shape == shape else result.expand(shape)
-    # Where all parameters of density and basis have one dtype, and both have some, so has the result.
+    # If all parameters of the density and constants of the basis have one dtype, the result gets this dtype too.
     dtypes = set(parameter_dtypes(density))
     if result.dtype not in dtypes:
         constants = [x.dtype for x in constants_of(basis) if x.is_floating_point()]
@@ -241,8 +242,8 @@ class Formula(NamedTuple):
     On the line the five tensors are μ, σ (or a half-width), α (or None), each (*batch), and μ_j, σ_j, (K,). On the
     plane, with Σ = LLᵀ and Σ_j = L_jL_jᵀ, they are μ, L, None, μ_j and L_j. The number is k = 1/(α−1) or α.
 
-    No tensor of pairs times nodes is saved. Higher derivatives, forward mode and vmapped cotangents are computed by the
-    reference, which consists of torch operations.
+    No tensor over nodes is saved for the backward pass. Higher derivatives, forward mode and vmapped cotangents are
+    computed by the reference, which consists of torch operations.
     """
 
     # r, (*batch, K), differentiable to every order.
@@ -253,7 +254,7 @@ class Formula(NamedTuple):
     slopes: Callable[..., tuple[Tensor, ...]] | None = None
 
 
-# Results of a kernel: r, and its slopes in μ, scale, σ_j and, where α may vary, α, (*batch, 3 or 4, K), or None.
+# Results of a kernel: r, and the slopes of r in μ, scale, σ_j and, if α may vary, α: (*batch, 3 or 4, K), or None.
 Known = tuple[Tensor, Tensor | None]
 
 FORMULAS: dict[str, Formula] = {}

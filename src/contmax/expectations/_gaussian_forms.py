@@ -1,7 +1,7 @@
 r"""The Gaussian N(μ; μ_j, Σ_j + V/s) as a function of s, real or complex: on the plane, and in any dimension.
 
-On the plane, with S = Σ_j + V, d = μ − μ_j and ``adj`` the adjugate, it depends on five numbers, computed without
-subtraction,
+V is the covariance of a density with mean μ, and μ_j and Σ_j belong to a Gaussian basis function. On the plane, with S
+= Σ_j + V, d = μ − μ_j and ``adj`` the adjugate, the Gaussian depends on five numbers, computed without subtraction,
 
     a = |Σ_j|/|S|,   c = |V|/|S|,   b = 1 − a − c;        n = dᵀadj(Σ_j)d/|S|,   g = dᵀadj(V)d/|S|
 

@@ -4,10 +4,10 @@ With t = μ + a y and k = 1/(α−1) in {0, 1, 2, 3, 4}, the expectation is one 
 
     r_j = C_k ∫ (1 − y²)ᵏ N(μ + a y; μ_j, σ_j²) dy,      C_k = Γ(k + 3/2)/(√π Γ(k + 1)),
 
-of a polynomial times a Gaussian, both positive. The erf forms of the paper expand it into large terms of both signs,
-and lose all digits in float32. The rule has its nodes in a window around the point of the support nearest to μ_j, in
-which the exponent of the Gaussian falls by up to c²/2 (c = 5.6 in float32, 8.5 in float64). Nodes are placed in units
-of the narrower of density and function, measured from the ends of the support.
+of a polynomial times a Gaussian, both positive. The erf forms of Martins et al. 2020 expand it into large terms of both
+signs, and lose all digits in float32. The rule has its nodes in a window around the point of the support nearest to
+μ_j, in which the exponent of the Gaussian falls by up to c²/2 (c = 5.6 in float32, 8.5 in float64). Nodes are placed in
+units of the narrower of density and function, measured from the ends of the support.
 """
 
 import math
@@ -28,9 +28,9 @@ from contmax.expectations._line_scales import scale_mean_expectation
 from contmax.kernels import means
 from contmax.numerics import unit_gauss_legendre
 
-# k for which windows are accurate in float32 too: (1 − y²)ᵏ is a polynomial, and of a low degree.
+# The k = 1/(α−1) for which windows of nodes suffice in float32 too: (1 − y²)ᵏ is then a polynomial of low degree.
 _WINDOWED = (0.0, 1.0, 2.0, 3.0, 4.0)
-# While gradients are computed, a pair of a density and a basis function takes about 2 kB.
+# While gradients are computed, a pair of a density and a basis function takes about 2 kB; nothing is saved.
 _FEWEST_PAIRS = Fewest(on_cpu=2**13, elsewhere=2**17, saved=0)
 
 
@@ -96,7 +96,7 @@ class Nodes(NamedTuple):
 def _windowed_expectation(
     loc: Tensor, half: Tensor, centre: Tensor, width: Tensor, k: float, backend: Backend
 ) -> Tensor:
-    """r from (μ, a, μ_j, σ_j): (*batch), (*batch), (K,), (K,) → (*batch, K), for k = 0, …, 4; Triton: k = 0."""
+    """r from (μ, a, μ_j, σ_j): (*batch), (*batch), (K,), (K,) → (*batch, K), for k = 0, …, 4; on Triton k = 0."""
     if backend is Backend.TRITON:
         return expectation_by(means.INTERVAL, k, loc, half, None, centre, width)
     if backend is Backend.TORCH or not is_eager_cpu(loc, half, centre, width):
@@ -174,9 +174,10 @@ def _constant(k: float) -> float:
 def _window_slopes(
     loc: Tensor, half: Tensor, _: None, centre: Tensor, width: Tensor, k: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """∂r/∂(μ, a, σ_j), not differentiable again: E[ψ′] for a narrow density or k = 0, else escort integrals.
+    """∂r/∂(μ, a, σ_j), not differentiable again.
 
-    E[ψ′] loses digits where ψ is much narrower than p, and an escort integral where p is much narrower than ψ.
+    The slopes in μ and a are means of ψ′ for a narrow density or k = 0, else integrals over p^{2−α} ∝ (1 − y²)^{k−1}.
+    A mean of ψ′ loses digits where ψ is much narrower than p, the other integral where p is much narrower than ψ.
     """
     nodes = _place(loc, half, centre, width, k)
     scale, half = _constant(k) * nodes.factor, half.unsqueeze(-1)

@@ -1,9 +1,10 @@
 """r = E_p[ψ] of β-Gaussians of every α against Gaussian bases on the line, by the mean over the law of the scale.
 
-The computation is in float64, with 12 to 32 nodes for float32 arguments and 40 to 80 for float64. On a CPU numba's
-kernel computes values and slopes in one pass, and torch.compile sees one operator: the law of the scale would add
-hundreds of operations to a graph, which compile longer than most models and run slower than the kernel. On a GPU
-Triton's kernels take every α. Other tensors, and higher derivatives, are computed by the torch reference.
+A β-Gaussian is a mixture of Gaussians of different scales, and `_scale_mean` defines the law of the scale. The
+computation is in float64, with 12 to 32 nodes for float32 arguments and 40 to 80 for float64. On a CPU numba's kernel
+computes values and slopes in one pass, and torch.compile sees one operator: the law of the scale would add hundreds of
+operations to a graph, which compile longer than most models and run slower than the kernel. On a GPU Triton's kernels
+take every α. Other tensors, and higher derivatives, are computed by the torch reference.
 """
 
 from concurrent.futures import ThreadPoolExecutor
@@ -23,7 +24,7 @@ from contmax.expectations._gaussian_forms import line_form
 from contmax.expectations._scale_mean import mean_over_scales, path_rule
 from contmax.kernels import means
 
-# A pair takes about 12 kB of memory while gradients are computed.
+# A pair of a density and a basis function takes about 12 kB of memory while gradients are computed.
 _FEWEST_PAIRS = Fewest(on_cpu=2**12, elsewhere=2**15, saved=2**7)
 _FEWEST_PAIRS_OF_INDEX = _FEWEST_PAIRS._replace(saved=2**12)
 
@@ -50,7 +51,7 @@ def scale_mean_expectation(
 
 
 def _has_no_heavy_tails(index: Tensor | None, number: float) -> bool:
-    """Whether all α ≥ 1 and none is NaN: for α < 1 the law of the scale lies on a half line, which the kernel lacks.
+    """Whether all α ≥ 1 and none is NaN: for α < 1 the law of the scale needs nodes that the kernel does not have.
 
     In a trace the values of a tensor α are not known, and the operator looks at them when it runs.
     """
@@ -85,7 +86,7 @@ def line_scale_means(
 def _values_and_slopes(
     loc: Tensor, scale: Tensor, index: Tensor | None, centre: Tensor, width: Tensor, number: float
 ) -> tuple[Tensor, Tensor]:
-    """`line_scale_means` by torch: each pair gets copies of its parameters, so gradients of Σ r are slopes of pairs."""
+    """`line_scale_means` by torch. Each r has its own copies of parameters, so the gradients of Σ r are the slopes."""
     shape = (*loc.shape, centre.shape[0])
     mu, sigma = (x.unsqueeze(-1).expand(shape).clone().requires_grad_() for x in (loc, scale))
     alpha = None if index is None else index.unsqueeze(-1).expand(shape).clone().requires_grad_()

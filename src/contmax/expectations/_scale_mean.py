@@ -1,6 +1,6 @@
 r"""The law of the scale, and the mean of N(s) = N(μ; μ_j, Σ_j + V/s) over this law, with derivatives to every order.
 
-Every β-Gaussian is a mixture of Gaussians with its own mean and shape. With V the covariance of p and
+Every β-Gaussian p is a mixture of Gaussians that have its mean and shape. With V the covariance of p and
 ν = 1/(α−1) + 1 + N/2,
 
     p(t) = ∫ N(t; μ, V/s) q(s) ds,      q(s) ∝ exp(ν(s − 1 − ln s))
@@ -36,7 +36,8 @@ from contmax.expectations._gaussian_forms import Form, MatrixForm, PlaneForm
 from contmax.numerics import DOUBLE, SINGLE, Complex, Hyperbola, float64_of, saddle_nodes
 
 _NEWTON_STEPS = 3
-# On the half line, for an error of 1e-7 (True) or 1e-13: nodes, and −ln of the law's mass neglected at either end.
+# For s on the half line (α < 1) and an error of 1e-7 (True) or 1e-13 (False): the number of nodes, and −ln of the mass
+# of the law that is neglected at either end.
 _HALF_LINE = {True: (32, 18.0), False: (80, 37.0)}
 # From this |ν| on Stirling's series is exact to rounding; for smaller |ν|, differences of ln Γ do not cancel.
 _STIRLING = 10.0
@@ -91,7 +92,7 @@ def _mean_away_from_one(form: Form, order: float | Tensor, single: bool) -> Tens
     law = (isinstance(form, PlaneForm), None if isinstance(order, Tensor) else order, single)
     needs_slopes = torch.is_grad_enabled() and any(x.requires_grad for x in inputs)
     with torch.no_grad():
-        # On a CPU call one operator, since fusion by torch.compile does not pay; exported programs must not contain it.
+        # On a CPU call one operator, since fusion by torch.compile does not pay. Exported programs must not contain it.
         compute = scale_means if device_type(inputs[0]) == "cpu" and not is_exporting() else _in_blocks
         mean, *slopes = compute([x.detach() for x in inputs], *law, needs_slopes)
     # A trace without slopes skips `_Mean`: torch.compile confuses calls that have different numbers of arguments.

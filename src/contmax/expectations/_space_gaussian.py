@@ -29,9 +29,10 @@ from contmax.expectations._gaussian_forms import Form, MatrixForm, plane_form
 from contmax.expectations._scale_mean import mean_over_scales, scale_order
 from contmax.kernels import means
 
-# The range of ν for float32: for smaller ν (α > 2) rounding spoils the phases on the path, for larger ν the exponents.
+# The ν = `scale_order` for which float32 suffices: for smaller ν (α > 2) rounding spoils the phases on the path, for
+# larger ν the exponents.
 _SINGLE_ORDERS = 3.0, 32.0
-# While gradients are computed, a pair takes up to 0.4 kB, or 4 kB if α is a tensor.
+# While gradients are computed, a pair of a density and a function takes up to 0.4 kB, or 4 kB if α is a tensor.
 _FEWEST_PAIRS = Fewest(on_cpu=2**16, elsewhere=2**18, saved=2**8)
 _FEWEST_PAIRS_OF_INDEX = Fewest(on_cpu=2**12, elsewhere=2**15, saved=2**12)
 
@@ -42,7 +43,7 @@ _FEWEST_PAIRS_OF_INDEX = Fewest(on_cpu=2**12, elsewhere=2**15, saved=2**12)
 def beta_gaussian(
     density: MultivariateBetaGaussian | MultivariateNormal | LowRankMultivariateNormal, basis: MultivariateGaussianBasis
 ) -> Tensor:
-    """r_j = N(μ; μ_j, Σ + Σ_j) if α is the number 1, else the mean over scales."""
+    """r_j = N(μ; μ_j, Σ + Σ_j) if α is the number 1, else the mean of N(μ; μ_j, Σ_j + V/s) over the scale s."""
     return expectation_in_space(density.loc, density.scale_tril, getattr(density, "alpha", 1.0), basis)
 
 
@@ -137,7 +138,7 @@ def _closed_form(loc: Tensor, tril: Tensor, centre: Tensor, basis_tril: Tensor, 
 def _pairs(
     loc: Tensor, tril: Tensor, centre: Tensor, basis_tril: Tensor, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """`tril`, (*batch, 1, N, N), μ − μ_j, (*batch, K, N), and the Cholesky factors L_j, (K, N, N), in this dtype."""
+    """`tril`, (*batch, 1, N, N), μ − μ_j, (*batch, K, N), and the Cholesky factors L_j, (K, N, N), in `dtype`."""
     offset = loc.to(dtype).unsqueeze(-2) - centre.to(dtype)
     return tril.to(dtype).unsqueeze(-3), offset, basis_tril.to(dtype)
 

@@ -94,13 +94,13 @@ class Complex:
 
 
 class Hyperbola(NamedTuple):
-    """A rule on the path: nodes on its upper half, largest u, c, largest κ, share of steepest descent's curvature."""
+    """A quadrature rule on the path s(u), whose symbols the module docstring defines."""
 
-    nodes: int
-    end: float
-    stretch: float
-    lean: float = 0.85
-    curvature: float = 0.9
+    nodes: int  # number of nodes on the upper half of the path
+    end: float  # largest u
+    stretch: float  # the constant c
+    lean: float = 0.85  # largest κ
+    curvature: float = 0.9  # curvature of the path at its vertex, as a share of that of steepest descent
 
 
 # Tuned on expectations of Gaussians under β-Gaussians: N = 2 and 4, k = 1/(α−1) from 0 to 1000, scale ratios from 1e-3

@@ -50,7 +50,7 @@ def graded_rule(count: int, device: torch.device) -> tuple[Float[Tensor, "n"], F
 
 
 def grading(u: Any) -> Any:
-    """φ(u), the substitution of :func:`graded_rule`, of tensors or arrays; three derivatives vanish at 0 and at 1."""
+    """The substitution φ(u) of :func:`graded_rule` for tensors or arrays; φ′, φ″ and φ‴ vanish at 0 and 1."""
     return u**4 * (35 + u * (-84 + u * (70 - 20 * u)))
 
 

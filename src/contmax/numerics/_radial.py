@@ -54,8 +54,8 @@ _NEWTON_STEPS = 4
 _STEP, _FIRST, _COUNT = 0.15, -3.6, 53
 # Largest y and |cy|: beyond them the integrand is zero in float64, but some of its factors overflow.
 _Y_MAX, _EXPONENT_MAX = 1e8, 600.0
-# How many numbers of a temporary tensor fit in the CPU cache: nodes are summed in blocks of at most this size, or one
-# by one.
+# The number of elements of a temporary tensor that fits in the CPU cache. Nodes are summed in blocks: as many at a time
+# as make tensors of at most this size, but at least one.
 _BLOCK = 1 << 17
 _SERIES_MAX = 0.05
 
@@ -129,7 +129,10 @@ def radial_quantile(tail: Float[Tensor, "..."], gap: Float[Tensor, "..."]) -> Fl
 
 
 def _quantile_without_gradient(tail: Tensor, gap: Tensor, log_gamma: Tensor) -> Tensor:
-    """r by Newton's method for ln P(|t| > r) in ξ = √(2y), in which the law of every α is close to the normal law."""
+    """r by Newton's method for ln P(|t| > r) in ξ = √(2y), with the coordinate y of the module docstring.
+
+    In ξ the law of every α is close to the normal law.
+    """
     alpha = 1 + gap
     log_total = 0.5 * math.log(math.pi) - log_gamma + 0.5 * torch.log1p(gap)
     goal = torch.log(tail)
@@ -185,8 +188,9 @@ def _log_ratio_value(y: Tensor, c: Tensor) -> Tensor:
 def _smaller_tail(
     y: Tensor, a: float, c: Tensor, ratio: _Function = _log_ratio, factor: _Function | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Whether the tail below y is smaller than the tail above, and ∫ factor·e^{h − h(y)} d ln y over the smaller tail.
+    """Whether y lies below the mode of e^h, and ∫ factor·e^{h(z) − h(y)} d ln z over the tail z < y if so, else z > y.
 
+    The integral thus runs over the tail that does not contain the mode, which is called the smaller one.
     ``ratio`` is :func:`_log_ratio` or its faster variant; ``factor`` is a function of (y, c), None for 1. The integral
     is differentiable in y > 0 and in c with c(a−1) > −1.
     """
@@ -209,7 +213,7 @@ def _smaller_tail(
 
 
 def _extent(y: Tensor, a: float, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Whether the tail below y is the smaller one, the integrand's width near y, and the largest distance of a node.
+    """Whether y lies below the mode of e^h, the width of e^h near y, and the largest distance of a node from y.
 
     Distances are ln(y/node) below y, node/y − 1 above. Nodes do not change the integral, so nothing has a gradient.
     """

@@ -102,8 +102,8 @@ def sign_change(
 def implicit_root(root: Float[Tensor, "..."], residual: Residual) -> Float[Tensor, "..."]:
     """The root, refined from about nine digits to all, as a differentiable function of the tensors in ``residual``.
 
-    Each Newton step at a root doubles the number of correct derivatives: two steps give the value and the first three
-    derivatives. The search that found ``root`` is not differentiated.
+    At a root each Newton step doubles the number of correct terms of the Taylor series in these tensors. The first term
+    is the value, so two steps add the first three derivatives. The search that found ``root`` is not differentiated.
 
     Example:
         >>> a = torch.tensor(4.0, requires_grad=True)
@@ -161,12 +161,12 @@ def factored(matrix: Tensor) -> Tensor:
 
 
 def principal_axes(factor: Float[Tensor, "*batch N N"]) -> Float[Tensor, "*batch N N"]:
-    r"""Orthogonal V, without gradient, for which FV, F = ``factor``, has orthogonal columns of descending length.
+    r"""Orthogonal V, without gradient, such that the columns of FV are orthogonal, the longest first; F = ``factor``.
 
     The columns of FV are the semi-axes of the ellipsoid :math:`\{Fu : \|u\| \le 1\}`, and their lengths the singular
     values of F. One-sided Jacobi rotations find all of them to high relative accuracy, even the short axes of a needle,
-    which the eigenvalues of FFᵀ would lose, and unlike torch.linalg.svd without host synchronisation. Singular values
-    are stationary in V, so the lengths of the columns of FV have the right gradient although V has none.
+    which the eigenvalues of FFᵀ would lose. Unlike torch.linalg.svd, the rotations need no host synchronisation.
+    Singular values are stationary in V, so the lengths of the columns of FV have the right gradient, but V has none.
 
     Example:
         >>> factor = torch.tensor([[2.0, 0.0], [1.0, 1.0]])
@@ -191,7 +191,7 @@ def _rotation(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
     """Cosine and sine of the smaller of the two angles by which a rotation makes two columns orthogonal."""
     overlap = (left * right).sum(-1, keepdim=True)
     difference = left.square().sum(-1, keepdim=True) - right.square().sum(-1, keepdim=True)
-    # Use a formula for the tangent instead of half an atan2: it keeps small angles exact.
+    # Use this formula for the tangent instead of half an atan2, because it computes small angles more accurately.
     reach = difference.abs() + torch.hypot(difference, 2 * overlap)
     tangent = torch.where(reach > 0, 2 * overlap / torch.where(reach > 0, reach, 1.0), 0.0)
     tangent = torch.where(difference < 0, -tangent, tangent)

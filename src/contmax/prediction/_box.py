@@ -27,10 +27,11 @@ from contmax.prediction._prediction import ContinuousPrediction
 from contmax.prediction._regularized_prediction import Score, checked_alpha, read_score, register_prediction
 from contmax.prediction._resolution import HeldOut, no_mass, report, rounding_noise
 
-# Misplaced mass (see `_resolution`) that triggers a warning, by dimension: ten times the value for smooth scores.
+# Misplaced mass (the error of the density, see `_resolution`) that triggers a warning, by dimension: ten times the
+# value for smooth scores.
 _WARNED = {1: 1e-8, 2: 1e-4, 3: 1e-2}
 # To check the interpolant, the score is read again at `_ALL_OVER` points that fill the box, and at `_OWN` nodes of the
-# batch that are drawn in proportion to their mass.
+# batch, chosen in proportion to their mass.
 _ALL_OVER, _OWN = 4096, 2048
 # Fitting the quadrature rule to the support alternates with solving for A, since the first guess of A is inaccurate.
 # `_FITS`: Newton steps after each fit on a GPU or in a trace. On a CPU a change of A below `_FITTED` ends the loop.
@@ -110,7 +111,10 @@ class BoxCheck:
         return exact, ((points.double() - low) / (high - low)).clamp(0, 1)
 
     def _beside(self, values: Float[Tensor, "*batch n"], points: Float[Tensor, "n *batch N"]) -> HeldOut:
-        """Pairs scores `values`, read at `points` of [0, 1]ᴺ, with the interpolant there; ignores rounding errors."""
+        """Pairs scores `values`, read at `points` of [0, 1]ᴺ, with the interpolant there.
+
+        Differences between them are reduced by the rounding error that they may contain.
+        """
         score, alive = self.interpolant.score(points)
         slopes = self.interpolant.slopes(points).movedim(0, -1)
         reach = torch.maximum(self.domain.low.abs(), self.domain.high.abs()) / (self.domain.high - self.domain.low)

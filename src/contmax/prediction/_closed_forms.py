@@ -102,7 +102,7 @@ class Segments:
         portion = slope * log1p_over(torch.where(short, fall, 0))
         log_ratio = portion * self.drop
         depth = portion * expm1_over(epsilon * log_ratio) / expm1_over(epsilon * self.drop)
-        # Where e^{order·d} underflows, the whole change is made only at the lower end.
+        # At share 1, where e^{order·d} underflows, the formulas fail: this depth is that of the lower end.
         return torch.where(short, depth, 1), torch.where(short, log_ratio, -torch.inf)
 
     def position(self, depth: Float[Tensor, "..."], start: Tensor, stop: Tensor) -> Float[Tensor, "..."]:
@@ -188,7 +188,7 @@ class KnotsPrediction(LinePrediction):
         return self._knots[0] + self._length * unit
 
     def _locate(self, points: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Segment of each point, f̃ − Ã at the point (−inf on dead segments), and the point's coordinate in [0, 1]."""
+        """Segment of each point, f̃ − Ã there (−inf if the score is −inf at an end of it), and the place in [0, 1]."""
         unit = (points - self._knots[0]) / self._length
         segment = torch.searchsorted(self._unit[1:-1].detach(), unit.detach().contiguous(), right=True)
         left, right = self._take(self._scores, segment), self._take(self._scores, segment + 1)
@@ -322,7 +322,7 @@ class NodesPrediction(Prediction):
         places, masses = self._sorted
         probability = self._points(value)
         probability = probability.expand(torch.broadcast_shapes(probability.shape, self.batch_shape))
-        # Lower the probability a little: a sum of masses that only rounding makes smaller counts as reaching it.
+        # Lower the probability a little: a sum of masses that is smaller only by rounding then counts as reaching it.
         slack = torch.finfo(self._result_dtype(value)).eps + 64 * torch.finfo(probability.dtype).eps
         found = self._nonempty(places[bucket(masses, probability * (1 - slack))])
         return torch.where((probability >= 0) & (probability <= 1), found, torch.nan).to(self._result_dtype(value))

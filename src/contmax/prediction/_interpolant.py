@@ -1,9 +1,10 @@
 r"""A score f on [0, 1]ᴺ as a tensor product of piecewise polynomials, and quadrature between the ends of its support.
 
-The rule has graded nodes on each outer axis (all but the last), and live parts (`_live_parts`) on the last. Along an
-outer axis the rule spans the support. Near an end of the support, integrals over the inner axes behave like a
-power of the distance to this end, which graded nodes resolve by clustering there. The ends and nodes move with the
-score f, so the singularity stays in place relative to the nodes: sums over nodes can be differentiated like integrals.
+The rule has graded nodes on each outer axis (all but the last). On the last axis it has nodes in live parts, where the
+score exceeds the threshold (`_live_parts`). Along an outer axis the rule spans the support. Near an end of the support,
+integrals over the inner axes behave like a power of the distance to this end, which graded nodes resolve by clustering
+there. The ends and nodes move with the score f, so the singularity stays in place relative to the nodes: sums over
+nodes can be differentiated like integrals.
 """
 
 import math
@@ -29,8 +30,8 @@ _NEGLIGIBLE = {1: 1e-16, 2: 1e-13, 3: 1e-8}
 # Points per axis of the small grids that zoom in on a point; number of zooms towards an end and towards a peak.
 _SMALL_GRID = 7
 _END_STEPS, _PEAK_STEPS = 8, 18
-# Outer axes have a composite Gauss rule: its panels per cell, by dimension of the box and number of unsliced axes, and
-# the nodes per panel.
+# Outer axes have a composite Gauss rule: its panels per cell, by dimension of the box and number of axes that are not
+# yet fixed at a node, and the nodes per panel.
 _PANELS_PER_CELL = {2: {2: 2.0}, 3: {3: 0.75, 2: 0.375}}
 _NODES = {2: 12, 3: 8}
 # Graded nodes per live part of a line, by the number of axes of the box.
@@ -204,7 +205,7 @@ def _grid_over(interpolant: Interpolant, ranges: list[Range], count: int) -> tup
 
 
 def _highest(interpolant: Interpolant, grids: list[Tensor], values: Tensor) -> Tensor:
-    """Index (*rows) of the highest value on a grid, among the flattened values; near ties go to the most central point.
+    """Index (*rows) of the highest value among the flattened values on a grid; of nearly equal ones the most central.
 
     On a ridge many values are equal up to float64 rounding, which differs between processors and batch shapes and must
     not decide. The tolerance does not cover float32 rounding of the scores.
@@ -282,7 +283,8 @@ class Ends:
         slope = interpolant.slopes(points)[0]
         step = (interpolant.score(points)[0] - threshold) / torch.where(slope == 0, 1, slope)
         width = points[1, ..., 0] - points[0, ..., 0]
-        # Crossings of the threshold move with the score; ends of a dense support, the box or a dead cell do not.
+        # An end where the score crosses the threshold moves with the score. An end at an edge of the box or a dead cell
+        # does not, nor does any end for α ≤ 1, where the density is positive everywhere.
         moves = (alpha > 1) & (step.abs() <= 1e-6 * width) & (slope.abs() * width > 1e-3 * scale)
         first = (points[..., 0] - torch.where(moves, step, 0)).clamp(0, 1)
         panels = math.ceil(_PANELS_PER_CELL[axes][interpolant.axes] * interpolant.cells)

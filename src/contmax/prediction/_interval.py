@@ -66,7 +66,8 @@ def predict_on_interval(score: Score, domain: Interval, alpha: float | int | Ten
 def _sampled(score: Score, domain: Interval, alpha: Tensor) -> tuple[Tensor, Tensor, torch.dtype, float, Tensor]:
     """Cell edges in [0, 1], scores (*batch, C, q) at nodes, dtype of results, misplaced mass, and a first guess of Ã.
 
-    Misplaced mass: 0, positive if refinement hit the limit of cells, NaN without refinement (tensor, GPU or trace).
+    The misplaced mass is 0 if refinement resolved the score, positive if it stopped at the limit of cells, and NaN
+    without refinement (for a score given as a tensor, on a GPU or in a trace).
     """
     edges = torch.arange(domain.resolution + 1, dtype=torch.float64, device=domain.low.device) / domain.resolution
     low, high = domain.low.double(), domain.high.double()
@@ -94,7 +95,10 @@ def _no_mass(domain: Interval, misplaced: float, mass: Tensor, alpha: Tensor) ->
 def _require_no_pole(
     lines: Lines, normalizer: Tensor, alpha: Tensor, domain: Interval, explain: Callable[[Tensor, Tensor], ValueError]
 ) -> None:
-    """Raise `explain`'s error if mass lies on the finest cells, beside a pole, where it depends on the quadrature."""
+    """Raise `explain`'s error if, for α < 1, more than `_POLE_MASS` lies on the finest cells.
+
+    Such mass lies beside a pole of the density, where its computed value depends on the quadrature.
+    """
     by_cell = live_parts(lines, normalizer, alpha, 2 * PART_NODES).mass.flatten(-2).sum(-1)
     mass = by_cell.sum(-1)
     # Cells up to this length are not halved, due to rounding errors of points or the limit of halvings.

@@ -42,10 +42,13 @@ _QUANTILE_STEPS = 8
 
 @dataclass(frozen=True)
 class Lines:
-    """Scores f on lines with common cells, a line per row; rows are a batch, or outer nodes of a box times a batch."""
+    """Scores f on lines with common cells, one line per row.
 
-    coefficients: Float[Tensor, "*rows C q"]
-    alive: Bool[Tensor, "*rows C"]
+    The rows are a batch or, in a box, the lines along the last axis (through nodes of the other axes) times a batch.
+    """
+
+    coefficients: Float[Tensor, "*rows C q"]  # of Legendre series
+    alive: Bool[Tensor, "*rows C"]  # whether the score is finite on a cell
     half: Float[Tensor, "C"]  # half the length of each cell
     split: Float[Tensor, "*rows C"]  # local coordinate of the first extremum in each cell; 0 without extremum
     heights: Float[Tensor, "*rows C 3"]  # score at local coordinates −1, split and 1, without gradient
@@ -72,7 +75,7 @@ class Lines:
 
 @dataclass(frozen=True)
 class Parts:
-    """The live parts [start, stop] of both pieces of each cell, in local coordinates, with quadrature nodes."""
+    """The live parts [start, stop] of the two pieces of each cell, and quadrature nodes there, in local coordinates."""
 
     start: Float[Tensor, "*rows C 2"]
     stop: Float[Tensor, "*rows C 2"]
@@ -187,7 +190,10 @@ def _roots(
     inside: Float[Tensor, "... p"],
     outside: Float[Tensor, "... p"],
 ) -> Float[Tensor, "... p"]:
-    """Threshold crossings between `inside` and `outside` if `where`, else `inside`; a CPU solves for the first only."""
+    """Where `where` is true, the threshold crossing between `inside` and `outside`; elsewhere `inside`.
+
+    On a CPU the solver runs only on the entries where `where` is true.
+    """
     if not is_eager_cpu(value_and_slope):
         return torch.where(where, _series_root(value_and_slope, threshold, inside, outside), inside)
     each = value_and_slope[..., None, :, :].expand(*where.shape, *value_and_slope.shape[-2:])[where]
@@ -267,14 +273,17 @@ def locate_quantile(parts: Parts, probability: Float[Tensor, "..."]) -> tuple[Te
     target = probability.detach() * masses.flatten(-2).sum(-1)
     piece = bucket(masses.sum(-1), target)
     share = _share_of_piece(take(masses, piece, rows), target - take(mass_before(parts).detach(), piece, rows))
-    # Set the shares of 0 and 1 exactly: their quantiles are ends of the support, where the density vanishes.
+    # Set the share exactly for 0 and 1: these quantiles are ends of the support, where a zero density spoils the root.
     share = torch.where(probability <= 0, 0, torch.where(probability >= 1, 1, share))
     start, stop = (take(end.detach().flatten(-2), piece, rows) for end in (parts.start, parts.stop))
     return piece // 2, start + (stop - start) * grading(share)
 
 
 def _share_of_piece(masses: Float[Tensor, "... n"], target: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-    """The u in [0, 1] such that the share of a piece from 0 to grading(u) has the mass `target`."""
+    """The u in [0, 1] for which the first grading(u) of a live part's length has the mass `target`.
+
+    `masses` are the masses at the nodes of the part.
+    """
     nodes, weights = gauss_legendre(masses.shape[-1], masses.device)
     slope = legendre_coefficients(masses / weights)
     # The antiderivative that vanishes at −1.

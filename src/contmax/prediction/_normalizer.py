@@ -85,7 +85,7 @@ def solve_normalizer(
 def carry_gradient(
     mass_and_slope: MassAndSlope, normalizer: Float[Tensor, "*batch"], *given: Tensor
 ) -> Float[Tensor, "*batch"]:
-    """The solution A with first and second derivatives, which two chord steps add to its value.
+    """The solution A with first and second derivatives; two Newton steps with a constant slope add them to its value.
 
     Args:
         mass_and_slope: A ↦ (S, −dS/dA), with the mass S differentiable in A and in `given`.

@@ -44,7 +44,7 @@ class Prediction(WeightedSum):
         event_shape: Size,
         dtype: torch.dtype,
     ) -> None:
-        """`form` maps to a domain of measure one; `partition` is Ã; the event shape is () or (N,)."""
+        """`form` rescales the domain to measure one, `partition` is the normaliser Ã there; event shape () or (N,)."""
         super().__init__(partition.shape, event_shape)
         self.alpha = alpha.expand(partition.shape) if isinstance(alpha, Tensor) else float(alpha)
         self._index, self._form, self._unit_normalizer = form.alpha.expand(partition.shape), form, partition
@@ -147,7 +147,9 @@ class Prediction(WeightedSum):
 
 
 class ContinuousPrediction(Prediction):
-    """A prediction with density per volume; density and score follow from the excess f̃ − Ã (see `_normalizer`)."""
+    """A prediction with a density per volume. Density and score follow from f̃ − Ã, the rescaled score minus its
+    normaliser (see `_normalizer`).
+    """
 
     @abstractmethod
     def _excess(self, points: Tensor) -> tuple[Tensor, Tensor]:

@@ -198,7 +198,7 @@ def _read_cells(read: Read, left: Tensor, right: Tensor, count: int) -> Tensor:
 
 @dataclass(frozen=True)
 class View:
-    """Samples of a score, and an estimate of its density: Ã, and the escort ∫p^{2−α}, which weights errors of f̃."""
+    """Samples of a score, and an estimate of its density: Ã, and ∫p^{2−α}. An error e of f̃ changes p by p^{2−α}e."""
 
     values: Float[Tensor, "*batch C q"]  # scores at the Gauss nodes of all cells, without gradient
     left: Float[Tensor, "C"]
