@@ -19,7 +19,7 @@ from contmax.losses._finite import check_options, reduced, weighted
 
 Loss = Callable[[Any, Any], Tensor]
 
-# Safe values of parameters in unlabelled examples, and the families that receive them there.
+# Safe values of a target's parameters in unlabelled examples, and the families of targets that receive them there.
 _HARMLESS = {"low": 0.0, "high": 1.0, "loc": 0.0, "scale": 1.0, "df": 3.0}
 _HARMLESS_FAMILIES = (Uniform, Normal, Laplace, StudentT, LineDensity)
 
@@ -167,7 +167,7 @@ def register_fenchel_young(prediction_type: type, target_type: type) -> Callable
 
 
 def loss_between(prediction: Distribution, target: Distribution | Tensor) -> Tensor:
-    """The loss registered for the types of the two, before rounding and reduction; a registered loss may call it too."""
+    """The loss registered for the two types, before rounding and reduction; a registered loss may call it as well."""
     losses: Tensor = _LOSSES.find(type(prediction), type(target))(prediction, target)
     return losses
 

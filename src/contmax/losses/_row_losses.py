@@ -232,7 +232,7 @@ def _less_target(
 def _where_it_counts(cotangent: Tensor, slope: Tensor) -> Tensor:
     """cotangent · slope, and 0 where the cotangent is 0, even if the slope is NaN."""
     if may_be_differentiated():
-        # Multiply by the slope also where the cotangent is 0: it is the derivative of the product in the cotangent.
+        # Multiply by the slope even where the cotangent is 0: the slope is the product's derivative in the cotangent.
         return cotangent * torch.where((cotangent == 0) & slope.isnan(), 0, slope)
     return torch.where(cotangent == 0, 0, cotangent * slope)
 

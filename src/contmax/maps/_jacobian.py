@@ -1,6 +1,7 @@
 r"""Implicit derivatives of p = exp_{2−α}(x − A) with Σ w p = 1, in reverse and forward mode, by torch operations.
 
-With the escort weights s = p^{2−α} (0 off the support) and ⟨v⟩ = Σ w s v / Σ w s of a vector v, for points of mass w:
+Points have masses w, the escort weights are s = p^{2−α} (0 off the support), the escort mean of a vector v is
+⟨v⟩ = Σ w s v / Σ w s, and log_{2−α} is the inverse of exp_{2−α}. Then
 
     dp = s (dx − ⟨dx⟩) − s (D − ⟨D⟩) dα,          D = ∂/∂α log_{2−α}(p) = ln²p ∫₀¹ u p^{(α−1)u} du.
 

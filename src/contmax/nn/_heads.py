@@ -1,4 +1,4 @@
-"""Heads that make a density from a summary of the values, or from the weights of a discrete attention."""
+"""Heads, modules that make a density: from a summary of the values, or from the weights of a discrete attention."""
 
 import math
 from typing import Any
@@ -28,15 +28,15 @@ from contmax.nn._place import (
 )
 from contmax.signal._observations import check_mask, unmasked
 
-# The first two are added to σ² and to half-widths, because softplus may round to 0. The third is the share of its own
-# diagonal that is added to the matrix T of an elliptical support, because rounding may make T indefinite.
+# `_LEAST` is added to σ² and `_LEAST_HALF_WIDTH` to half-widths, because softplus may round them to 0. `_LEAST_SHARE`
+# of its diagonal is added to the matrix T of an elliptical support, because rounding may make T indefinite.
 _LEAST = 1e-12
 _LEAST_HALF_WIDTH = 1e-4
 _LEAST_SHARE = 1e-5
 # Initial half-width of a head with position channels, as a share of the domain.
 _HALF_WIDTH = 0.2
 _CONVOLUTIONS: dict[int, type[torch.nn.Module]] = {1: torch.nn.Conv1d, 2: torch.nn.Conv2d, 3: torch.nn.Conv3d}
-# A window with less attention mass than this counts as empty; its density is arbitrary.
+# A window of a `WindowHead` that holds less than this of the weights counts as empty; its density is arbitrary.
 _EMPTY = 1e-12
 
 

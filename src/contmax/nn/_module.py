@@ -128,7 +128,7 @@ def _on_default_device(numbers: Tensor) -> Tensor:
 
 
 def basis_comes_last(init: Callable[_P, None]) -> Callable[_P, None]:
-    """Wrap a constructor whose last positional argument is a basis: a wrong order raises an error that says so."""
+    """Wrap a constructor whose last positional argument is a basis: the error for a wrong order shows the right one."""
     names = [name for name, x in inspect.signature(init).parameters.items() if x.kind is x.POSITIONAL_OR_KEYWORD]
 
     @functools.wraps(init)

@@ -31,7 +31,7 @@ class Place(NamedTuple):
 
 
 class Where(NamedTuple):
-    """Where the L observations of B sequences are, as the arguments of an attention say."""
+    """The arguments of an attention that say where the L observations of each of B sequences are."""
 
     positions: Tensor | None  # (L,) or (B, L), with a last axis N in N > 1 dimensions; None for the default positions
     grid: tuple[int, ...] | None  # sizes of a grid, row-major; or None
@@ -39,7 +39,7 @@ class Where(NamedTuple):
 
 
 class Head(ShownModule):
-    """A module that decides where to look; a subclass defines ``_attend``."""
+    """A module that decides where to look; a subclass defines ``_attend``, which returns a `Place`."""
 
     def _attend(self, values: Tensor, alpha: float | Tensor, query: Tensor | None, where: Where) -> Place:
         raise NotImplementedError
@@ -83,7 +83,7 @@ class PlacingHead(Head):
 
 
 class Cells(NamedTuple):
-    """Observations as cells: each stands for a box around its position, of equal sides for all in a sequence."""
+    """Observations as cells: each stands for a box around its position; all boxes of a sequence have the same sides."""
 
     centers: Tensor  # t_ℓ, (B, L, N); 0 where masked
     sides: Tensor  # sides of a cell along each axis, (B, N), positive

@@ -91,7 +91,7 @@ def entmax_attention_forward(
     if sliding_window is not None and attention_mask is None and keys > sliding_window:
         window = (sliding_window - 1, 0 if causal or queries == 1 else sliding_window - 1)
     if causal and keys > queries and packed is None:
-        # Only a first call with a static cache has no mask and fewer queries than keys: leave out the keys still empty.
+        # Only a first call with a static cache has no mask and fewer queries than keys: leave out keys not yet filled.
         key, value = key[:, :, :queries], value[:, :, :queries]
         position_bias = None if position_bias is None else position_bias[..., :queries]
     mask, bias = _mask_and_bias(attention_mask, key.shape[2])
@@ -130,7 +130,8 @@ def _mask_and_bias(mask: Tensor | None, keys: int) -> tuple[Tensor | None, Tenso
     mask = mask[..., :keys]  # masks for a static cache may be longer
     if mask.dtype == torch.bool:
         return mask, None
-    # Masked keys have the least finite number as bias. Mask them too, so that a fully masked row gives zeros, no mean.
+    # This mask is added to scores and has the least finite number at masked keys. Return a boolean mask too, so that a
+    # fully masked row gives zeros, not a mean of values.
     return mask > torch.finfo(mask.dtype).min / 2, mask
 
 
@@ -231,7 +232,10 @@ class EntmaxLogitsProcessor(LogitsProcessor):
 
 
 class _LayerWithPages(DynamicLayer):
-    """Keys and values of a layer. The tensor of keys it returns has the pages of the keys as attribute `key_pages`."""
+    """The cache of one layer; the tensor of keys that `update` returns has an attribute `key_pages`.
+
+    Pages are blocks of keys, which attention can skip without reading them; see :class:`contmax.KeyPages`.
+    """
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         before = self.keys if self.is_initialized else None

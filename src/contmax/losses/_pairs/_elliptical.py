@@ -20,7 +20,7 @@ changes y only by −½ ln|Cov|. The rest of y,
 .. math:: \eta_\alpha(p) = \frac{\ln\int p^\alpha}{\alpha-1} + \tfrac12\ln|\operatorname{Cov}_p|,
 
 depends on the shape of p only, is a sum over independent coordinates, and is smooth in the order ε = α − 1 through 0,
-where it is the Shannon negentropy. ε is a float, ∞ included, or a float64 tensor.
+where it is the Shannon negentropy. In the code ε is a float, ∞ included, or a float64 tensor.
 """
 
 import math

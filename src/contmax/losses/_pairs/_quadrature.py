@@ -71,7 +71,7 @@ def line_loss(prediction: Density, target: Distribution) -> Float[Tensor, "*batc
     # support; for α = ∞ it is infinite if p exceeds 1.
     unbounded = log_p.amax(0) > HEIGHT_SLACK if is_infinite(order) else rule.growth(target) * alpha > 1 - _GROWTH_SLACK
     infinite = overflown.any(0) | rule.diverges(density * value) | unbounded
-    # The rule does not resolve a pole of p, so the mass would be wrong. The loss is infinite anyway: skip the check.
+    # Skip the check of the mass where the loss is infinite anyway: the rule does not resolve a density near a pole.
     mass = torch.where(unbounded, 1.0, (rule.shares * density).sum(0))
     _require_mass(target, mass, (rule.points.abs() * density).amax(0))
     loss = wide.conjugate() + (rule.shares * density * (rate - value)).sum(0)
