@@ -221,7 +221,10 @@ class RadialBasis(Basis):
     def _register_radial(
         self, centres: Tensor, deviations: Tensor, widths: dict[str, Tensor], learnable: bool, device: torch.device
     ) -> None:
-        """Register centres and `widths`, tensors by name: as buffers, or as parameters beside the volume, a buffer."""
+        """Register centres and `widths` (tensors by name), as parameters if `learnable`, else as buffers.
+
+        A learnable basis also gets a buffer `fixed_volume`, its volume at this time.
+        """
         self.num_functions, self.learnable = len(centres), learnable
         for name, value in {"loc": centres, **widths}.items():
             self._register(name, value, learnable, device)

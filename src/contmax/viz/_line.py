@@ -67,7 +67,7 @@ class LineMember:
 
     @torch.no_grad()
     def view(self) -> tuple[float, float]:
-        """The interval to show: from end to end of the support, or for an unbounded density all but the tails."""
+        """The interval to show: the whole support; if unbounded, all but the tails, or, without icdf, the mean ± 4σ."""
         stretches = self.stretches()
         if stretches:
             return stretches[0][0], stretches[-1][1]

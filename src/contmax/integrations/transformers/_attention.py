@@ -61,14 +61,14 @@ def entmax_attention_forward(
             or, in a causal layer, for the keys up to the position of a query.
         dropout: share of the weights to drop.
         scaling: factor of the scores, 1/√d by default.
-        is_causal: whether the layer is causal; `module.is_causal` by default. It matters without a mask only.
+        is_causal: whether the layer is causal; `module.is_causal` by default. It matters only without a mask.
         position_bias: added to the scores, (1 or B, H, Q, L).
-        sliding_window: number of keys that a query may attend; a mask already accounts for it.
+        sliding_window: number of keys that a query may attend; ignored beside a mask, which already accounts for it.
         softcap: bound of the scores (Gemma 2).
         s_aux: one more score per head, of a key whose value is 0 (gpt-oss).
         cu_seq_lens_q, cu_seq_lens_k: offsets of sequences that a collator has packed into a batch of one; a mask
             restricts them further.
-        options: arguments for other implementations.
+        options: ``output_attentions``, and arguments for other implementations, of which `REFUSED` ones raise an error.
     """
     for name, meaning in REFUSED.items():
         if options.get(name) is not None:
