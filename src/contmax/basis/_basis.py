@@ -16,10 +16,10 @@ from contmax._eager import is_real, wide_dtype
 from contmax._mask import require_mask
 from contmax._typing import Float
 
-# Standard deviation of Gaussians divided by their spacing, measured on random signals, smooth and rough, at 50 to 1000
-# positions with penalties of 0.01 and 0.001, on the line and in the plane. Below 0.6 Gaussians leave gaps: at 0.3 a
-# fifth of a smooth signal is lost. From 0.7 to 1.0 they follow a signal as well as K functions can. A fit has the
-# condition number 3e2 at 0.8, 1e4 at 1.0 and 6e5 at 1.2; from 1.2 on the penalty smooths the signal.
+# Standard deviation of Gaussians divided by their spacing. Ratios were compared on random signals, smooth and rough, at
+# 50 to 1000 positions with penalties of 0.01 and 0.001, on the line and in the plane. Below 0.6 Gaussians leave gaps:
+# at 0.3 a fifth of a smooth signal is lost. From 0.7 to 1.0 they follow a signal as well as K functions can. A fit has
+# the condition number 3e2 at 0.8, 1e4 at 1.0 and 6e5 at 1.2; from 1.2 on the penalty smooths the signal.
 _WIDTH_OF_SPACING = 0.8
 # Rounding errors of positions up to this share of the spacing of functions are harmless: noise changes a fit more.
 _ROUNDED_SPACING = 0.01
@@ -29,7 +29,7 @@ living: "weakref.WeakValueDictionary[int, Basis]" = weakref.WeakValueDictionary(
 
 
 class _CheckedWhenMade(ABCMeta):
-    """Metaclass that checks, after the constructor, that a basis returns `num_functions` values per point."""
+    """Metaclass that, after the constructor, calls `_read_constants` and checks that a basis has K values per point."""
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         basis = super().__call__(*args, **kwargs)
@@ -140,7 +140,7 @@ class Basis(torch.nn.Module, metaclass=_CheckedWhenMade):
         self._read_constants()
 
     def _read_constants(self) -> None:
-        """Recompute attributes derived from the constants after the constants are created, reset or loaded."""
+        """Compute attributes that depend on the constants; called after these are created, reset or loaded."""
 
     def with_constants(self, constants: Sequence[Tensor]) -> Self:
         """A copy with these constants, in the order of `constants_of`, all registered as buffers."""
@@ -209,7 +209,7 @@ def _changed(module: Any, change: Callable[[Tensor], Tensor]) -> Any:
 
 
 class RadialBasis(Basis):
-    """Base class of Gaussian bases: functions around centres `loc`, with values per unit of volume.
+    """Base class of Gaussian bases: functions around centres `loc` that are densities, with values per unit of volume.
 
     A subclass defines `_deviations`, the standard deviations along each axis, (K,) or (K, N).
     """
@@ -221,12 +221,15 @@ class RadialBasis(Basis):
     def _register_radial(
         self, centres: Tensor, deviations: Tensor, widths: dict[str, Tensor], learnable: bool, device: torch.device
     ) -> None:
-        """Register centres and `widths` (tensors by name), as parameters if `learnable`, else as buffers."""
+        """Register centres and `widths` (tensors by name), as parameters if `learnable`, else as buffers.
+
+        A learnable basis also gets a buffer `fixed_volume`, its volume at this time.
+        """
         self.num_functions, self.learnable = len(centres), learnable
         for name, value in {"loc": centres, **widths}.items():
             self._register(name, value, learnable, device)
         if learnable:
-            # The penalty depends on the volume, which must not change while the centres are learned.
+            # The ridge penalty of a fit depends on the volume, so the volume must not change while centres are learned.
             self._register("fixed_volume", volume_of(centres, deviations), False, device)
 
     @property
@@ -241,9 +244,9 @@ class RadialBasis(Basis):
 
     @property
     def volume(self) -> Tensor:
-        """The volume of the box of the centres; along each axis at least 1/0.8 of the functions' mean width.
+        """The volume of the box of the centres, each side of which is at least the mean standard deviation over 0.8.
 
-        For a learned basis the volume when it was made; it is in the state dict.
+        For a learned basis it is the volume at the time the basis was made, which is in the state dict.
         """
         return self.fixed_volume if self.learnable else volume_of(self.loc, self._deviations)
 

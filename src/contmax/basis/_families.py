@@ -186,7 +186,7 @@ class BSplineBasis(Basis):
     def _read_constants(self) -> None:
         """Find an index of each distinct knot; take all knots if their values cannot be read.
 
-        The number of distinct knots is the size of `breakpoints`, which must not depend on reading values later.
+        The number of distinct knots is the size of `breakpoints`. It is fixed here, because a trace cannot read values.
         """
         new = [True] * len(self.knots)
         if can_be_read(self.knots):

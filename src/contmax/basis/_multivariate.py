@@ -91,7 +91,10 @@ class MultivariateGaussianBasis(RadialBasis):
         self._register_radial(centres, covariance.diagonal(dim1=-2, dim2=-1).sqrt(), widths, learnable, device_for(loc))
 
     def _read_constants(self) -> None:
-        """Set `is_diagonal` and `is_isotropic` (False if learned or unreadable); reset `_axes` if no product grid."""
+        """Set `is_diagonal` and `is_isotropic`; forget `_axes` if the functions form no product grid any more.
+
+        Both are False for a basis whose constants are learned or cannot be read.
+        """
         tril = self.scale_tril.detach()
         known = not self.learnable and can_be_read(tril)
         diagonal = tril.diagonal(dim1=-2, dim2=-1)

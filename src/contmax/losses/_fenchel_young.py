@@ -19,7 +19,7 @@ from contmax.losses._finite import check_options, reduced, weighted
 
 Loss = Callable[[Any, Any], Tensor]
 
-# Safe values of parameters in unlabelled examples, and the families that receive them there.
+# Safe values of a target's parameters in unlabelled examples, and the families of targets that receive them there.
 _HARMLESS = {"low": 0.0, "high": 1.0, "loc": 0.0, "scale": 1.0, "df": 3.0}
 _HARMLESS_FAMILIES = (Uniform, Normal, Laplace, StudentT, LineDensity)
 
@@ -167,7 +167,7 @@ def register_fenchel_young(prediction_type: type, target_type: type) -> Callable
 
 
 def loss_between(prediction: Distribution, target: Distribution | Tensor) -> Tensor:
-    """The registered loss of a pair, before rounding and reduction; losses of other pairs may call it."""
+    """The loss registered for the two types, before rounding and reduction; a registered loss may call it as well."""
     losses: Tensor = _LOSSES.find(type(prediction), type(target))(prediction, target)
     return losses
 
@@ -233,10 +233,11 @@ def _checked_shape(prediction: Distribution, target: Distribution | Tensor) -> t
 
 
 def _harmless_where_unlabelled(target: Distribution | Tensor, labelled: Tensor, event_dims: int) -> Any:
-    """The target, broadcast, with safe constant parameters in unlabelled examples; other families are unchanged.
+    """The target, broadcast with `labelled`, with safe constant parameters in unlabelled examples.
 
-    The parameters of unlabelled examples may be NaN, or the ends of an interval of length 0. Masking only the loss
-    would give NaN gradients there: zero times an infinite derivative.
+    A target of a family whose safe parameters are unknown is returned unchanged. The parameters of unlabelled examples
+    may be NaN, or the ends of an interval of length 0. Masking only the loss would give NaN gradients there: zero times
+    an infinite derivative.
 
     Example:
         >>> spans = Uniform(torch.tensor([0.2, float("nan")]), torch.tensor([0.6, 0.0]), validate_args=False)

@@ -66,7 +66,7 @@ def entmax_loss(
     check_options(weight, label_smoothing, reduction, scores.shape[axis])
     require_mask(mask, scores.shape)
     is_soft = target.is_floating_point()
-    # Triton's loss kernels take a fixed α ≤ 2 and, for class ids, class weights or label smoothing, not both.
+    # Triton's loss kernels need a fixed α ≤ 2. For class ids they take class weights or label smoothing, but not both.
     fused = isinstance(index, float) and index <= 2 and (is_soft or weight is None or label_smoothing == 0)
     fused = fused and backend_of(scores) is Backend.TRITON
     z = scores if fused else widened_scores(scores)

@@ -9,8 +9,9 @@ fixed α ≤ 2 two operators work on blocks of the logits. The forward pass comp
 * Otherwise the backward pass recomputes z for a block of classes and all tokens. One matrix product gives the gradients
   of these rows of W, which are rounded once.
 
-A token's statistics are four numbers that turn a logit into p̂: the maximum of z, t = p_max^(α−1), p_max = max p̂ (for
-Triton's kernels 1/Σ weights, see kernels/losses/README.md), and the mass that smoothing gives to each class.
+A token's statistics are four numbers that turn a logit into p̂: the maximum of z, t = p_max^(α−1), p_max = max p̂, and
+the mass that smoothing gives to each class. Triton's kernels store 1/Σ weights in place of p_max, see
+kernels/losses/README.md.
 """
 
 import functools
@@ -36,15 +37,16 @@ from contmax.maps._threshold import deformed_exp
 
 # The class id of ignored tokens, whose hidden vectors may be NaN. On a GPU other ids outside [0, C) give a NaN loss.
 _IGNORED = torch.iinfo(torch.int64).min
-# Numbers of blocks: of tokens in the forward pass, of classes in the backward pass. Triton's kernels take larger
-# blocks, since they allocate one tensor of the size of a block; torch operations allocate several.
+# Numbers of blocks: of tokens in the forward pass, of classes in the backward pass, and of either for Triton's kernels.
+# These take larger blocks, since they allocate one tensor of the size of a block; torch operations allocate several.
 _TOKEN_BLOCKS, _CLASS_BLOCKS, _BLOCKS_FUSED = 64, 128, 24
-# Least block sizes; longer blocks consist of whole tiles. Matrix products of other sizes are slow.
+# Least sizes of blocks. A block longer than a tile consists of whole tiles: matrix products of other sizes are slow.
 _FEWEST_TOKENS, _FEWEST_CLASSES = 32, 128
 _TILE = 128
 # The least α for which supports are listed: for smaller α few tokens have a small support, and lists save no time.
 _LEAST_LISTED_ALPHA = 1.25
-# Arguments without batch axes: where torch.vmap runs over one of them, it calls the operators once per layer.
+# Arguments without batch axes, the fields of `loss`: if torch.vmap runs over one of them, that is, over several layers,
+# it calls the operators once for each layer.
 _LAYER = ("loss_hidden", "loss_weight", "loss_bias", "loss_target")
 
 
@@ -228,7 +230,7 @@ def _check_shapes(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor |
 def _slices(count: int, parts: int, fewest: int, fused: bool) -> Iterator[slice]:
     """About `parts` slices (for Triton's kernels `_BLOCKS_FUSED`) of `count` tokens or classes.
 
-    A slice has at least `fewest` elements, and consists of whole tiles if it is longer than a tile.
+    A slice has at least `fewest` elements, and whole tiles if it is longer than a tile; the last slice may be shorter.
     """
     size = max(-(-count // (_BLOCKS_FUSED if fused else parts)), fewest)
     if size > _TILE:
@@ -256,7 +258,8 @@ def _linear_losses(
     """Losses of tokens, from blocks of logits that are computed one after the other.
 
     Args:
-        loss: the layer; losses of `_IGNORED` tokens are arbitrary, and their cotangents 0.
+        loss: the layer, the class ids and the options. The losses of `_IGNORED` tokens are arbitrary; the caller gives
+            them cotangents of 0.
         fused: whether Triton's kernels take the logits.
         needs_hidden: whether the hidden vectors need a gradient.
         needs_weight: whether the weight or the bias needs a gradient.
@@ -291,7 +294,7 @@ def _linear_losses(
 
 
 def _losses_and_statistics(logits: Tensor, loss: LinearLoss, fused: bool) -> tuple[Tensor, Tensor]:
-    """Losses (T,) and statistics (T, 4) of a block of tokens; Triton's kernels append maxima of tiles."""
+    """Losses (T,) and statistics (T, 4) of a block of tokens; Triton's kernels add columns with the maxima of tiles."""
     if fused:
         return row_losses(logits, loss.target, None, loss.alpha, loss.smoothing)
     z = logits.to(wide_dtype(logits.dtype))
@@ -303,7 +306,7 @@ def _losses_and_statistics(logits: Tensor, loss: LinearLoss, fused: bool) -> tup
 
 
 def _residual(logits: Tensor, ids: Tensor, loss: LinearLoss, statistics: Tensor, g: Tensor, fused: bool) -> Tensor:
-    """g (p̂ − q) of a block of classes, in the logits' dtype; may overwrite them. `ids` are relative to the block."""
+    """g (p̂ − q) for a block of logits, in their dtype; may overwrite the logits. `ids` count from its first class."""
     if fused:
         from contmax.kernels.gpu._launch import in_parts
         from contmax.kernels.losses._gpu_losses import write_gradients

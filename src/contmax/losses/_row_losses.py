@@ -50,7 +50,7 @@ def soft_losses(
 ) -> Tensor:
     """Ω*(z) + (1−s)·(Ω(q) − ⟨z, q⟩) − s·⟨z, u⟩ along an axis, which is dropped; u is uniform on the allowed classes.
 
-    q = target / Σ target. Masked logits must be −inf.
+    Here q = target / Σ target, without smoothing. Masked logits must be −inf.
     """
     # Renormalise: near α = 1 any error in Σq is amplified by 1/(α−1).
     target = target / or_one(target.detach().sum(dim, keepdim=True))
@@ -101,7 +101,8 @@ class _FusedLoss(torch.autograd.Function):
     def forward(
         z: Tensor, target: Tensor, mask: Tensor | None, alpha: float, smoothing: float
     ) -> tuple[Tensor, Tensor]:
-        # This wrapper is needed: torch.compile does not trace `forward = staticmethod(row_losses)`, an operator.
+        # This wrapper is needed: torch.compile does not trace `forward = staticmethod(row_losses)`, since row_losses is
+        # an operator.
         return row_losses(z, target, mask, alpha, smoothing)
 
     @staticmethod
@@ -231,7 +232,7 @@ def _less_target(
 def _where_it_counts(cotangent: Tensor, slope: Tensor) -> Tensor:
     """cotangent · slope, and 0 where the cotangent is 0, even if the slope is NaN."""
     if may_be_differentiated():
-        # Where the cotangent is 0, still multiply by the slope, which is the derivative of the product.
+        # Multiply by the slope even where the cotangent is 0: the slope is the product's derivative in the cotangent.
         return cotangent * torch.where((cotangent == 0) & slope.isnan(), 0, slope)
     return torch.where(cotangent == 0, 0, cotangent * slope)
 

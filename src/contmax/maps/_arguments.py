@@ -43,14 +43,14 @@ def check_scores(scores: Tensor, dim: int, name: str) -> None:
 def output_dtype(scores: Tensor) -> torch.dtype:
     """The dtype of p: the dtype of the scores, or float32 for half precision under autocast, as for torch.softmax."""
     dtype = scores.dtype
-    # Ask first whether autocast is on for any device: the answer is mostly no, and it is quicker than for one device.
+    # Check first whether autocast is on for any device: mostly it is not, and this is quicker than for one device.
     if dtype in HALF_PRECISION and autocast_is_on_anywhere() and torch.is_autocast_enabled(device_type(scores)):
         return torch.float32
     return dtype
 
 
 def tempered(scores: Tensor, temperature: float | Tensor, dim: int) -> Tensor:
-    """(scores − their maximum) / temperature; no map depends on a constant added to all scores."""
+    """(scores − their maximum) / temperature; subtracting a constant from all scores changes no result of a map."""
     if isinstance(temperature, Tensor):
         temperature = temperature.to(scores.dtype)
         is_wrong = is_eager_cpu(temperature) and bool((temperature.detach() <= 0).any())
@@ -60,7 +60,8 @@ def tempered(scores: Tensor, temperature: float | Tensor, dim: int) -> Tensor:
         raise ValueError(
             f"temperature must be positive; got {_described(temperature)}. Pass 1.0 to leave scores as they are."
         )
-    # Raise the temperature to `smallest`, which has a finite inverse; scores less their maximum overflow only to −inf.
+    # Raise the temperature to `smallest`, which has a finite inverse. Scores less their maximum are at most 0, so the
+    # quotient can overflow only to −inf, a score with probability 0.
     smallest = torch.finfo(scores.dtype).tiny
     temperature = temperature.clamp(min=smallest) if isinstance(temperature, Tensor) else max(temperature, smallest)
     return below_maximum(scores, dim) / temperature

@@ -21,7 +21,7 @@ from contmax.maps._threshold import deformed_exp, newton_normaliser, or_one, sor
 
 
 def backend_of_map(scores: Tensor, alpha: float | Tensor) -> Backend:
-    """The backend for these scores: numba has no kernel for α > 2."""
+    """The backend for these scores; torch in place of numba for a number α > 2, for which numba has no kernel."""
     backend = backend_of(scores)
     if backend is Backend.NUMBA and isinstance(alpha, float) and alpha > 2:
         return Backend.TORCH

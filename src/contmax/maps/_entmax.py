@@ -72,7 +72,8 @@ class _EagerEntmax(torch.autograd.Function):
             try:
                 grad = ready.backward(p, cotangent)
             except RuntimeError:
-                # The kernel raises for cotangents under torch.vmap, which have no memory; a check would cost more.
+                # The kernel raises an error for cotangents under torch.vmap, which have no memory. A check for these in
+                # every call would take longer.
                 if is_eager(cotangent):
                     raise
                 grad = None
@@ -131,7 +132,8 @@ def entmax_map(
 ) -> Tensor:
     """p̂ along `dim` for checked arguments, in `dtype`; `weights` are masses w of the points, so that Σ w p = 1."""
     if weights is None and isinstance(alpha, float) and alpha == 1:
-        # Mask the result too: cotangents at scores of −inf then have no effect, even NaN. A slice of −inf gives zeros.
+        # Mask the result too: then a cotangent at a score of −inf has no effect, even if it is NaN. A slice with
+        # only scores of −inf gives zeros.
         masked = scores == -torch.inf
         p = torch.softmax(scores.masked_fill(masked.all(dim, keepdim=True), 0), dim).masked_fill(masked, 0)
         return in_dtype(p, dtype or scores.dtype)

@@ -1,11 +1,12 @@
-r"""Implicit derivatives of p = exp_{2−α}(x − A), Σ w p = 1, for both modes of differentiation: the torch reference.
+r"""Implicit derivatives of p = exp_{2−α}(x − A) with Σ w p = 1, in reverse and forward mode, by torch operations.
 
-With the escort weights s = p^{2−α} (0 off the support) and ⟨v⟩ = Σ w s v / Σ w s of a vector v, for points of mass w:
+Points have masses w, the escort weights are s = p^{2−α} (0 off the support), the escort mean of a vector v is
+⟨v⟩ = Σ w s v / Σ w s, and log_{2−α} is the inverse of exp_{2−α}. Then
 
     dp = s (dx − ⟨dx⟩) − s (D − ⟨D⟩) dα,          D = ∂/∂α log_{2−α}(p) = ln²p ∫₀¹ u p^{(α−1)u} du.
 
 So the derivative in α is the Jacobian in x applied to −D: one formula, smooth through α = 1, where D = ½ ln²p.
-Martins et al. 2020, Eq. jacobians_discrete and the proposition on the generalised covariance.
+See Martins et al. 2020, Eq. jacobians_discrete and the proposition on the generalised covariance.
 
 Where one point j, the anchor, has nearly all the mass w s, v_j − ⟨v⟩ cancels. So the code uses v − ⟨v⟩ = c − ⟨c⟩ with
 c = v − v_j, which is exactly 0 at the anchor: ⟨c⟩ is a sum over the other points. The distribution lies along the last
@@ -107,10 +108,10 @@ class _Escort:
         return moved, centred - mean * _bounded_exp(scale - self._pivot)
 
     def alpha_rate(self) -> Tensor:
-        r"""s (D − D_j), minus the derivative of p in α before centring; 0 at the anchor j and off the support.
+        r"""s (D − D_j); its negative, once centred, is the derivative of p in α. 0 at the anchor j and off the support.
 
         D = (1 − (1 − y) e^y)/ε², y = ε ln p. Where |y| is not small, s (D − D_j) = p (expm1(d)(1 − y_j) − d)/ε² with
-        d = y_j − y: this form lacks the factor s, which may overflow, and the terms 1, which cancel.
+        d = y_j − y: this form has neither the factor s, which may overflow, nor the terms 1, which would cancel.
         """
         epsilon = self.alpha - 1
         y = epsilon * self.log_p
@@ -129,7 +130,7 @@ def _bounded_exp(exponent: Tensor) -> Tensor:
 
 
 def _fixed(x: Tensor) -> Tensor:
-    """x detached, or unchanged if a batch of cotangents, which torch cannot detach; called under `torch.no_grad`."""
+    """x detached; a batch of cotangents, which torch cannot detach, is unchanged. Call it under `torch.no_grad`."""
     return x if not is_compiling() and is_batch_of_cotangents(x) else x.detach()
 
 

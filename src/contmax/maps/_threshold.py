@@ -1,8 +1,9 @@
 """The normaliser A that makes exp_{2−α}(x − A) sum to one, or for α > 2 the support and then the probabilities.
 
-Scores x lie along the last axis. For 0 < α ≤ 2 the threshold is τ = A − 1/(α−1), and the maximum of the scores is
-subtracted, so that A ≥ 0 unless points have weights. For α > 2 a search over the sorted scores finds the support, and
-one smooth scalar equation is solved, in logarithms. No function of this file is differentiated: `_jacobian` holds the
+Here exp_{2−α}(v) = [1 + (α−1)v]₊^{1/(α−1)}, so for α > 1 a score below the threshold τ = A − 1/(α−1) has probability 0.
+Scores x lie along the last axis. For 0 < α ≤ 2 Newton's method finds A; the maximum of the scores is subtracted before,
+so that A ≥ 0 unless points have weights. For α > 2 a search over the sorted scores finds the support, and then one
+smooth scalar equation is solved, in logarithms. No function of this file is differentiated: `_jacobian` holds the
 implicit derivatives.
 """
 
@@ -28,7 +29,7 @@ def newton_normaliser(shifted: Tensor, alpha: float | Tensor, weights: Tensor | 
     r"""A for 0 < α ≤ 2, by Newton's method on a power mean.
 
     With ε = α − 1 and S(A) = Σ w·exp_{2−α}(x − A), the power mean S(A)^ε is convex and decreasing in A for
-    1 < α ≤ 2, concave and increasing for α < 1, and nearly linear in both cases. From a left end where S ≥ 1
+    1 < α ≤ 2, concave and increasing for α < 1, and nearly linear in both cases. From an A with S(A) ≥ 1
     Newton's iterates therefore climb to the root without overshooting and need no bracket:
 
         A ← A + S/Σ w p^{2−α} · (1 − S^{−ε})/ε,       which at ε = 0 is A ← A + ln S: softmax in one step.
@@ -43,7 +44,8 @@ def newton_normaliser(shifted: Tensor, alpha: float | Tensor, weights: Tensor | 
     """
     normaliser = torch.zeros_like(shifted[..., :1])
     if weights is not None:
-        # Begin where the maximum alone, of weight w, has mass 1: A = −log_{2−α}(1/w); w = 1 if all points are masked.
+        # Begin with the A at which the point of maximal score alone, of weight w, has mass 1: A = −log_{2−α}(1/w). Take
+        # w = 1 if all points are masked.
         weight = torch.where(shifted == 0, weights, 0).amax(-1, keepdim=True)
         normaliser = -log_beta(1 / torch.where(weight > 0, weight, 1), 2 - alpha)
     eager = is_eager_cpu(shifted, alpha, weights)
@@ -119,7 +121,7 @@ def sorted_probabilities(scores: Tensor, alpha: float | Tensor, weights: Tensor 
 def _log_base(x: Tensor, lowest: Tensor, epsilon: float | Tensor) -> Tensor:
     """ln p_i(0) of `sorted_probabilities`, ln(ε(x_i − x_m))/ε, ε = α − 1; −inf if x_i ≤ x_m, NaN or ∞ if x_m = −inf."""
     gap = (x - lowest).clamp(min=0)
-    # Add ln ε: the product ε (x_i − x_m) could overflow.
+    # Add ln ε to the logarithm of the gap x_i − x_m, because their product could overflow.
     scale = epsilon.log() if isinstance(epsilon, Tensor) else torch.full_like(lowest, epsilon).log()
     return (gap.log() + scale) / epsilon
 
@@ -138,7 +140,7 @@ def _last_in_support(x: Tensor, w: Tensor, epsilon: float | Tensor) -> Tensor:
 
 
 def _grow_to_fill(log_base: Tensor, w: Tensor, last_weight: Tensor, epsilon: float | Tensor) -> Tensor:
-    """p_i(v) of `sorted_probabilities`, by Newton steps in ln v, or bisection where a step leaves the bracket.
+    """The p_i(v) of `sorted_probabilities` that sum to one: Newton steps in ln v, or bisection if they leave a bracket.
 
     The bracket follows from p_i(v) ≥ v and p_i(v) − p_i(0) ≤ v, which are equalities for the last point. From the
     upper end few steps reach the root, because on logarithmic scales the slope lies between 1 and ε.

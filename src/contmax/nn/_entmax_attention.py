@@ -131,7 +131,8 @@ class EntmaxAttention(AlphaModule):
         mask = _mask_of_heads(mask, (*query.shape[:2], compared.shape[1]))
         seen = self._seen_keys(query, compared.shape[1], mask, lengths)
         if seen is not None:
-            # Zero masked keys before the projections: NaN in a key would give projection weights gradients of 0 · NaN.
+            # Replace keys and values that no query may attend by 0 before the projections: a NaN there would make the
+            # gradients of the projection weights NaN, as 0 · NaN.
             compared = torch.where(seen, compared, 0)
             averaged = compared if value is None else torch.where(seen, value, 0)
         heads = split_heads(self.query_projection(query), self.num_heads)
@@ -166,7 +167,10 @@ class EntmaxAttention(AlphaModule):
         return None if mask is None else mask.unsqueeze(-1)
 
     def _penalty(self, queries: int, keys: int) -> Tensor | None:
-        """−m_h |i − j| with slopes m_h for each i − j, (H, 1, Q + L − 1); last query and last key are aligned."""
+        """The ALiBi bias −m_h |i − j| for each offset i − j of a query from a key, L − 1 … 1 − Q: (H, 1, Q + L − 1).
+
+        The last query and the last key have the same position. Without slopes the result is None.
+        """
         if self.slopes is None:
             return None
         steps = torch.arange(keys - 1, -max(queries, 1), -1, device=self.slopes.device)
@@ -182,7 +186,7 @@ class EntmaxAttention(AlphaModule):
         if mask is not None:
             count = (mask & (torch.arange(keys, device=delta.device) < count)).sum(-1, keepdim=True)
         log_n = torch.log(count.clamp(min=1).to(delta.dtype))
-        # At ln n = 0 take the power 0 with derivative 0 in γ, because torch's derivative of 0^γ is NaN.
+        # At ln n = 0 the power is 0 here for every γ, with derivative 0; torch's 0^γ is 1 or infinite for γ ≤ 0.
         return delta + beta * power_on_support(log_n, gamma)
 
     def extra_repr(self) -> str:

@@ -1,4 +1,4 @@
-"""Finite sets: maps, their loss, attention over a set of values and pooling of a bag, as modules."""
+"""Modules for finite sets: sparsemax and α-entmax, their loss, attention over a set of values, pooling of a bag."""
 
 import math
 from collections.abc import Sequence
@@ -248,7 +248,7 @@ class DiscreteAttention(AlphaModule):
         _check(values, per_query, scores, mask)
         if mask is not None and mask.dim() == 2 and per_query is not None and per_query.dim() == 3:
             mask = mask.unsqueeze(-2)
-        # Values at positions where mask or −∞ scores exclude all queries may be NaN: put zeros there.
+        # Replace values that no query may attend, by the mask or by scores of −∞, with zeros: they may be NaN.
         finite = None if scores is None else scores.detach() != -torch.inf
         allowed = mask if finite is None else finite if mask is None else mask & finite
         seen = unmasked(values, allowed.any(1) if allowed is not None and allowed.dim() == 3 else allowed)
@@ -321,7 +321,10 @@ class BagPooling(AlphaModule):
 
 
 def _check(values: Tensor, per_query: Tensor | None, scores: Tensor | None, mask: Tensor | None) -> None:
-    """Refuse scores and masks that do not fit the values. Q is an axis of `per_query`, the queries or scores."""
+    """Refuse scores and masks that do not fit the values.
+
+    `per_query` holds the scores, or without them the queries: it tells whether there is an axis of Q queries.
+    """
     require_boolean(mask)
     batch, length = values.shape[:2]
     if scores is not None and (scores.dim() not in (2, 3) or scores.shape[0] != batch or scores.shape[-1] != length):

@@ -1,4 +1,4 @@
-"""A head with a gate for each position; its density covers the positions of open gates."""
+"""A head (a module that decides where to look) with a gate per position; its density covers where gates are open."""
 
 from collections.abc import Callable
 from functools import partial
@@ -25,7 +25,8 @@ from contmax.nn._place import (
 )
 from contmax.signal._observations import check_mask, unmasked
 
-# Offset of the logits. Gates begin nearly shut, so that they compete for the mass as the weights of a softmax do.
+# Offset of the logits, with which gates begin nearly shut. There sigmoid(x) ≈ eˣ, so that gates compete for the mass as
+# the weights of a softmax do.
 _SHUT = -2.0
 
 
@@ -157,12 +158,15 @@ def gate_weights(logits: Tensor, may: Tensor | None) -> Tensor:
 
 
 def line_moments(weights: Tensor, cells: Cells, least: float) -> tuple[Tensor, Tensor]:
-    """Mean μ, and variance (a² + `least`)/5 of a truncated parabola: a = 2 E_p|t − μ|, t uniform in the cells."""
+    """The mean μ of positions t under `weights`, and the variance (a² + `least`)/5 of a truncated parabola.
+
+    Its half-width before `least` is a = 2 E_p|t − μ|, where the weight of a position is spread evenly over its cell.
+    """
     p = weights.unsqueeze(-1)
     mean = (p * cells.centers).sum(-2)
     offsets, sides = cells.centers - mean.unsqueeze(-2), cells.sides.unsqueeze(-2)
-    # `excess` is E|x + u| − E|u| for x = t − μ and u uniform in a cell around 0: |x| − side/4 beyond the cell, x²/side
-    # inside.
+    # `excess` is E|x + u| − E|u| for x = centre − μ and u uniform in a cell around 0: x²/side for x in this cell,
+    # |x| − side/4 outside. The other term of the half-width, 2 E|u|, is side/2.
     near = offsets.clamp(-sides / 2, sides / 2)
     excess = near.square() / sides + torch.relu(offsets.abs() - sides / 2)
     half_width = cells.sides / 2 + 2 * (p * excess).sum(-2)
@@ -200,7 +204,10 @@ def _of_rows(mask: Tensor | None, logits: Tensor) -> Tensor | None:
 
 
 class GateMoments(torch.autograd.Function):
-    """`default_gate_moments` by one kernel launch forward and one backward; higher derivatives by `_reference`."""
+    """`default_gate_moments` by one kernel launch forward and one backward.
+
+    `_reference` gives higher derivatives, tangents of forward mode, and gradients under torch.vmap.
+    """
 
     # No `setup_context`: only transforms of torch.func need one, and this Function is called on eager tensors only.
     @staticmethod

@@ -1,4 +1,4 @@
-"""Heads that make a density from a summary of the values, or from the weights of a discrete attention."""
+"""Heads, modules that make a density: from a summary of the values, or from the weights of a discrete attention."""
 
 import math
 from typing import Any
@@ -28,15 +28,15 @@ from contmax.nn._place import (
 )
 from contmax.signal._observations import check_mask, unmasked
 
-# Numbers added to σ² and to half-widths, which softplus may round to 0, and the share of its diagonal that is added to
-# the matrix of a support.
+# `_LEAST` is added to σ² and `_LEAST_HALF_WIDTH` to half-widths, because softplus may round them to 0. `_LEAST_SHARE`
+# of its diagonal is added to the matrix T of an elliptical support, because rounding may make T indefinite.
 _LEAST = 1e-12
 _LEAST_HALF_WIDTH = 1e-4
 _LEAST_SHARE = 1e-5
 # Initial half-width of a head with position channels, as a share of the domain.
 _HALF_WIDTH = 0.2
 _CONVOLUTIONS: dict[int, type[torch.nn.Module]] = {1: torch.nn.Conv1d, 2: torch.nn.Conv2d, 3: torch.nn.Conv3d}
-# A window with less attention mass than this counts as empty; its density is arbitrary.
+# A window of a `WindowHead` that holds less than this of the weights counts as empty; its density is arbitrary.
 _EMPTY = 1e-12
 
 
@@ -121,7 +121,7 @@ class PooledHead(Head):
         check_mask(values.shape[:2], mask)
         like = values.new_empty(0, dtype=wide_dtype(values.dtype))
         cells = observed_cells((values.shape[0], values.shape[1]), self.dim, where, like)
-        # Without position channels, positions only determine the interval (or box) to look in.
+        # Given positions determine the interval (or box) to look in. Only with position channels are they also inputs.
         box = None if where.positions is None else cells.box(mask)
         centers = cells.centers if box is None else box.shares(cells.centers)
         summary = self._summary(values, centers, grid, mask)
@@ -134,7 +134,10 @@ class PooledHead(Head):
         return Place(make(loc if box is None else box.points(loc), spread, alpha, box), None, None)
 
     def _with_half_width(self, loc: Tensor, spread: Tensor, alpha: float | Tensor, box: Box | None) -> Distribution:
-        """The density for α with the moments of the truncated paraboloid (α = 2) whose support `spread` encodes."""
+        """The density for α with the moments of a truncated paraboloid (α = 2), whose support `spread` describes.
+
+        `spread` holds half-widths before softplus, then the entries below the diagonal of the Cholesky factor of T.
+        """
         half_width = softplus(spread[..., : self.dim]) + _LEAST_HALF_WIDTH
         half_width = half_width if box is None else box.lengths(half_width)
         if self.dim == 1:
@@ -142,17 +145,17 @@ class PooledHead(Head):
         tril = _lower_triangular(half_width, spread[..., self.dim :])
         with without_autocast(tril):
             support = tril @ tril.mT
-        # Add a share of the diagonal: in spite of rounding, a very thin ellipsoid is then positive definite.
+        # Add a share of the diagonal: otherwise rounding could make the matrix of a very thin ellipsoid indefinite.
         support = support + _LEAST_SHARE * torch.diag_embed(support.diagonal(dim1=-2, dim2=-1))
         return density_of_moments(loc, support / (self.dim + 4), alpha, self.dim)
 
     def _with_scale(self, loc: Tensor, spread: Tensor, alpha: float | Tensor, box: Box | None) -> Distribution:
-        """The density whose shape parameter σ or Σ `spread` encodes, as in the paper."""
+        """The density of the paper: softplus of `spread` is σ², or for N > 1 the squared diagonal of L in Σ = LLᵀ."""
         squared = softplus(spread[..., : self.dim]) + _LEAST
         if self.dim == 1:
             scale = squared.squeeze(-1).sqrt()
             if box is not None:
-                # The support scales as σ^(2/(α+1)), so a support s times as wide has σ times s^((α+1)/2).
+                # The half-width is proportional to σ^(2/(α+1)): a support s times as wide has σ times s^((α+1)/2).
                 stretch = box.lengths(torch.ones_like(loc)).squeeze(-1)
                 scale = scale * stretch ** ((alpha + 1) / 2)
             return density_of_scale(loc.squeeze(-1), scale, alpha, 1)
@@ -302,7 +305,7 @@ class WindowHead(PlacingHead):
         cells = observed_cells((weights.shape[0], weights.shape[-1]), self.dim, where, wide)
         windows = self._windows(in_dtype(cells.box(where.mask).shares(cells.centers), wide.dtype))
         if weights.dim() == 3:
-            # Add an axis of queries: those of a sequence share its positions.
+            # Add an axis for the queries: all queries of a sequence share its positions, and so its windows.
             windows = windows.unsqueeze(1)
         joint = wide.unsqueeze(-2) * windows
         shares = joint.sum(-1)
@@ -311,7 +314,7 @@ class WindowHead(PlacingHead):
         mean, covariance = (moment.unflatten(1, shares.shape[1:]) for moment in flat)
         # A sequence with nothing to attend gets a uniform mixture instead of NaN.
         shares = torch.where(shares.sum(-1, keepdim=True) > 0, shares, 1.0)
-        # Give one α per density a further axis for the components of the mixture.
+        # If there is one α for each density, add an axis to it for the components of the mixture.
         alpha = alpha.unsqueeze(-1) if isinstance(alpha, Tensor) and alpha.dim() else alpha
         parts = density_of_moments(mean, covariance, alpha, self.dim)
         return Place(Mixture(Categorical(shares, validate_args=False), parts), weights, context)

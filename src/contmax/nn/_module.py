@@ -56,7 +56,8 @@ class AlphaModule(ShownModule):
                 f"{num_heads}."
             )
         self.register_parameter("alpha_logit", None)
-        # `reset_parameters` restores α from `start` after `to_empty`; a tensor on the meta device has no value.
+        # `reset_parameters` restores α from `start` after `to_empty` has discarded the value of α. A tensor on the meta
+        # device has no value, so there is none to restore.
         meta = isinstance(alpha, Tensor) and alpha.is_meta
         start = None if meta else torch.as_tensor(alpha, dtype=torch.float64, device="cpu").detach().clone()
         if learnable:
@@ -127,7 +128,7 @@ def _on_default_device(numbers: Tensor) -> Tensor:
 
 
 def basis_comes_last(init: Callable[_P, None]) -> Callable[_P, None]:
-    """A constructor whose last positional argument is a basis; another order is refused with the right one."""
+    """Wrap a constructor whose last positional argument is a basis: the error for a wrong order shows the right one."""
     names = [name for name, x in inspect.signature(init).parameters.items() if x.kind is x.POSITIONAL_OR_KEYWORD]
 
     @functools.wraps(init)

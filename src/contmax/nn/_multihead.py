@@ -27,7 +27,8 @@ from contmax.nn._place import density_of_moments
 from contmax.numerics import spread_points
 from contmax.signal import fit_signal, observation_positions
 
-# The least initial width of a `PreferredPlaces` term, as a share of an axis: content must be able to outweigh the term.
+# The least initial width of a `PreferredPlaces` term, as a share of an axis. A narrower term would outweigh the
+# comparison of queries with values.
 _NARROWEST = 1 / 4
 
 
@@ -56,7 +57,8 @@ class Anchors(ShownModule):
         """Set the box to the one that the functions of a basis cover now."""
         low, high = (corner.detach().reshape(-1) for corner in basis.bounds)
         size = high - low
-        # If all functions share a coordinate, the side along that axis is 0: derive it from the volume of the basis.
+        # If all functions have the same coordinate along an axis, the side of the box there is 0: derive it from the
+        # volume of the basis.
         flat = size <= 0
         rest = torch.as_tensor(basis.volume, device=size.device).detach() / torch.where(flat, 1, size).prod()
         side = (rest ** (1 / flat.sum().clamp(min=1))).to(size.dtype)
@@ -112,7 +114,7 @@ class PreferredPlaces(ShownModule):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Spread the centres c evenly over the cube, with centres of one head far from each other."""
+        """Spread the centres c evenly over the cube, those of one head far from each other, and set κ."""
         count = self.num_heads * self.num_components
         places = _spread_over_cube(count, self.dim).reshape(self.num_components, self.num_heads, self.dim)
         sharpness = min(count ** (1 / self.dim), 1 / _NARROWEST)
@@ -208,7 +210,7 @@ class MultiheadContinuousAttention(AlphaModule):
         self.grid = checked_grid(grid, basis.event_dim)
         self.query_projection = torch.nn.Linear(embed_dim, num_components * self.kdim, bias=bias)
         self.key_projection = torch.nn.Linear(self.vdim, self.kdim, bias=bias)
-        # Use no bias: it would only add a constant to the bias of the output.
+        # No bias: added to the mean W_v E_p[V], it would only be another bias of the output.
         self.value_projection = torch.nn.Linear(self.vdim, embed_dim, bias=False)
         self.output_projection = torch.nn.Linear(embed_dim, embed_dim, bias=bias)
         self.component_logits = torch.nn.Linear(embed_dim, num_heads * num_components) if num_components > 1 else None

@@ -1,4 +1,4 @@
-"""Shared parts of heads: their results, observations as cells of the domain, and densities from moments."""
+"""Shared parts of heads, modules that decide where to look: results, cells of observations, densities from moments."""
 
 from typing import Literal, NamedTuple, get_args
 
@@ -31,7 +31,7 @@ class Place(NamedTuple):
 
 
 class Where(NamedTuple):
-    """Where the L observations of B sequences are, as the arguments of an attention say."""
+    """The arguments of an attention that say where the L observations of each of B sequences are."""
 
     positions: Tensor | None  # (L,) or (B, L), with a last axis N in N > 1 dimensions; None for the default positions
     grid: tuple[int, ...] | None  # sizes of a grid, row-major; or None
@@ -39,7 +39,7 @@ class Where(NamedTuple):
 
 
 class Head(ShownModule):
-    """A module that decides where to look; a subclass defines ``_attend``."""
+    """A module that decides where to look; a subclass defines ``_attend``, which returns a `Place`."""
 
     def _attend(self, values: Tensor, alpha: float | Tensor, query: Tensor | None, where: Where) -> Place:
         raise NotImplementedError
@@ -59,7 +59,10 @@ class Head(ShownModule):
 
 
 class PlacingHead(Head):
-    """A head whose density comes from discrete weights. ``_attend`` may leave the context to `attend`."""
+    """A head whose density comes from discrete weights.
+
+    ``_attend`` may return no context, the mean of the values under the weights: `attend` computes it then.
+    """
 
     def attend(
         self,
@@ -80,7 +83,7 @@ class PlacingHead(Head):
 
 
 class Cells(NamedTuple):
-    """Observations as cells of the domain."""
+    """Observations as cells: each stands for a box around its position; all boxes of a sequence have the same sides."""
 
     centers: Tensor  # t_ℓ, (B, L, N); 0 where masked
     sides: Tensor  # sides of a cell along each axis, (B, N), positive
@@ -101,7 +104,7 @@ class Box(NamedTuple):
     margin: Tensor  # distance from the border of the box to `first`, (B, N)
 
     def shares(self, points: Tensor) -> Tensor:
-        """Points (B, …, N) of the domain, mapped to the unit cube; `first` is subtracted first, to limit rounding."""
+        """Points (B, …, N) of the domain, mapped to the unit cube. To limit rounding, `first` is subtracted at once."""
         first, size, margin = (_aligned(part, points) for part in self)
         return (points - first + margin) / size
 
@@ -152,7 +155,7 @@ def observed_cells(shape: tuple[int, int], dim: int, given: Where, like: Tensor)
     where = in_dtype(observation_positions(shape[1], positions, grid, mask, like), like.dtype)
     centers = (where.unsqueeze(-1) if dim == 1 else where).expand(*shape, dim)
     if grid is not None:
-        # Fill sides in on the device: a tensor made of a list would be copied there, and the host would wait.
+        # Make the sides on the device: a tensor made of a list would be copied to it while the host waits.
         return Cells(centers, torch.stack([like.new_full((), 1 / n) for n in grid]).expand(shape[0], dim))
     count = like.new_full((1, 1), shape[1]) if mask is None else mask.expand(shape).sum(-1, keepdim=True).clamp(min=1)
     count = in_dtype(count, like.dtype)
@@ -162,7 +165,8 @@ def observed_cells(shape: tuple[int, int], dim: int, given: Where, like: Tensor)
     span = last - first
     spaces = (count ** (1 / dim) - 1).clamp(min=1)
     sides = torch.where(span > 0, span, span.amax(-1, keepdim=True).clamp(min=0)) / spaces
-    # Observations that coincide need a density too: Σ, of the order of side^(N+2), must not underflow to 0.
+    # If all observations coincide, the sides are 0: raise them. The Σ of a density with such a support is of the order
+    # of side^(N+2), and must not underflow to 0.
     sides = sides.clamp(min=torch.finfo(like.dtype).tiny ** (1 / (dim + 2)))
     return Cells(unmasked(centers, mask), sides)
 

@@ -240,7 +240,7 @@ def _draw_attention(
 ) -> None:
     chosen, top = next_color(ax, color), 0.0
     if shares is not None:
-        # Cells around the distinct times end halfway between neighbours.
+        # Each distinct time has a bar, which ends halfway to the neighbouring times.
         times, which = where.unique(return_inverse=True)
         mass = torch.zeros_like(times).index_add(0, which, shares)
         ends = torch.tensor(span, dtype=torch.float64)

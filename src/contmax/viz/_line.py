@@ -17,8 +17,8 @@ from contmax.viz._arguments import Index, checked_weights, drawable, members, re
 _POINTS = 401
 # The view of an unbounded density leaves out this mass in each tail.
 _TAIL = 0.0025
-# A cell whose overlap with the support is below this share of the cell's width counts as unattended, because rounding
-# of the parameters moves the ends of the support.
+# A cell (of a token, or a part of one) whose overlap with the support is below this share of its width counts as
+# unattended, because rounding of the parameters moves the ends of the support.
 _TOUCH = 1e-6
 # A density may jump at an end of its support: draw points on both sides, this share of the interval's length away.
 _STEP = 1e-6
@@ -67,7 +67,7 @@ class LineMember:
 
     @torch.no_grad()
     def view(self) -> tuple[float, float]:
-        """The interval to show: from end to end of the support, or for an unbounded density all but the tails."""
+        """The interval to show: the whole support; if unbounded, all but the tails, or, without icdf, the mean ± 4σ."""
         stretches = self.stretches()
         if stretches:
             return stretches[0][0], stretches[-1][1]
@@ -101,7 +101,7 @@ class LineMember:
 
     @torch.no_grad()
     def cell_mass(self, edges: Float[Tensor, "n+1"]) -> Float[Tensor, "n"]:
-        """The mass between neighbouring edges; 0 in cells that count as unattended."""
+        """The mass in each cell, between neighbouring edges; 0 in cells that `_TOUCH` counts as unattended."""
         try:
             mass = self._of(self.density.cdf(self._spread(edges))).diff().clamp(min=0)
         except NotImplementedError:
@@ -121,7 +121,7 @@ class LineMember:
 
 
 def line_members(density: Distribution, index: Index = (), shape: tuple[int, ...] | None = None) -> list[LineMember]:
-    """The members at `index` of a batch of densities on the line, by default all; checks their number by `shape`."""
+    """The members at `index` of a batch of densities on the line, by default all; refuses them unless `shape` fits."""
     require_density(density)
     if len(density.event_shape):
         raise TypeError(

@@ -37,8 +37,9 @@ output { display: block; min-height: 1.75em; font-size: .95rem; font-variant-num
 .here { outline: 2px solid var(--ink); outline-offset: 1px; }
 """
 
-# `listen` takes a function for each key. `grid` binds arrow keys, Home, End and m to moves between cells and returns
-# a function `go(row, column)`; after each move it calls `show`, which shows the cell at `row` and `column`.
+# `listen` takes a function for each key. `grid` binds arrow keys, Home and End to moves between cells, and m to a move
+# to the cell that `strongest` returns. It returns the function `go(row, column)` that makes a move. After each move it
+# calls `show`, which shows the cell at `row` and `column`.
 _SCRIPT = """
 "use strict";
 const map = document.getElementById("map"), said = document.getElementById("said");
@@ -149,7 +150,7 @@ def escaped(text: str) -> str:
 
 
 def overlaid(attention: TokenAttention) -> tuple[Tensor, Tensor, str]:
-    """Shares to shade and shares to underline (0 unless there are weights and a density), (T, L), and both as JSON."""
+    """Shares to shade and to underline, (T, L): weights and density, or the given one and zeros. The given as JSON."""
     both = (("weight", attention.weights), ("density", attention.mass()))
     found = {name: given for name, given in both if given is not None}
     main, *rest = found.values()

@@ -212,7 +212,7 @@ def _strip(shares: Tensor | None, member: LineMember | None) -> str:
 
 
 def _bars(shares: Tensor) -> str:
-    """An SVG path with a bar per token, or with 1000 bars of maximal weights if there are more tokens."""
+    """An SVG path with a bar per token; more than 1000 tokens share 1000 bars, as high as their largest weights."""
     if len(shares) > _WIDTH:
         shares = torch.stack([part.max() for part in shares.tensor_split(_WIDTH)])
     heights = (_HEIGHT - (_HEIGHT - 4) * scaled(shares)).tolist()

@@ -120,7 +120,7 @@ def drawn_in(theme: Theme) -> Iterator[None]:
 
 
 def page_colours() -> str:
-    """CSS with a variable for each role; the first two row colours are ``--first`` and ``--second``, as three numbers.
+    """CSS with variables for paper, plate, ink, soft and line, and the first two row colours, each as three numbers.
 
     Example:
         >>> "prefers-color-scheme: dark" in page_colours()

@@ -109,8 +109,8 @@ class Entmax15(_Map, function=entmax15, dim=-1, k=None):
     """:func:`entmax15` as a module."""
 
 
-# Stand-ins for autograd functions of `entmax`, which some code calls as `SparsemaxFunction.apply(X, dim, k)`. There the
-# default `dim` of `Entmax15Function` is 0, although that of `entmax15` is −1.
+# Stand-ins for autograd functions of `entmax`, which some code calls as `SparsemaxFunction.apply(X, dim, k)`. In that
+# package the default `dim` of `Entmax15Function` is 0, although the default of `entmax15` is −1.
 SparsemaxFunction = SimpleNamespace(apply=sparsemax)
 Entmax15Function = SimpleNamespace(apply=lambda X, dim=0, k=None: entmax15(X, dim, k))
 
@@ -120,7 +120,7 @@ def _sparsemax_threshold_and_support(
 ) -> tuple[Float[Tensor, "..."], Int[Tensor, "..."]]:
     """τ with p = [X − τ]_+, and the size of the support; both have size 1 along `dim`."""
     p = maps.sparsemax(X, dim)
-    # Compute τ = x_max − p_max, which loses no digits to cancellation.
+    # The largest probability is p_max = x_max − τ, so τ = x_max − p_max, which loses no digits to cancellation.
     return X.amax(dim, keepdim=True) - p.amax(dim, keepdim=True), (p > 0).sum(dim, keepdim=True)
 
 

@@ -86,7 +86,8 @@ def normmax_bisect(
     """
     x = checked_scores(X, dim, "normmax_bisect")
     shifted = below_maximum(x, dim)
-    # The result for α ≤ 1 is a vertex, where the norm of a probability vector is then least.
+    # For α ≤ 1 the norm of a probability vector is least at the vertices of the simplex, so the result is the vertex of
+    # the largest score; ties share the mass.
     largest = (shifted == 0).to(x.dtype)
     vertex = largest / largest.sum(dim, keepdim=True).clamp(min=1)
     p = _by_alpha(_real(alpha, X), lambda above: escort(_normmax_powers(shifted, above, dim), 1 / above, dim), vertex)
@@ -122,7 +123,7 @@ def budget_bisect(
     present = x != -torch.inf
     budget = budget.to(x.dtype) if isinstance(budget, Tensor) else x.new_full([1] * x.dim(), budget)
     budget = budget.clamp(min=0).minimum(present.sum(dim, keepdim=True))
-    # Subtract the pivot, not the maximum: this preserves the digits of scores near τ.
+    # Subtract the pivot, a score near the threshold τ, not the maximum: this preserves the digits of scores near τ.
     centred = torch.where(present, x - _pivot(x.detach(), budget.detach(), dim), -4)
     p = (centred.detach() - _threshold(centred.detach(), budget.detach(), dim)).clamp(0, 1)
     # The negation makes a NaN active, so that it reaches the result.

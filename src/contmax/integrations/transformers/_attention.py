@@ -61,14 +61,14 @@ def entmax_attention_forward(
             or, in a causal layer, for the keys up to the position of a query.
         dropout: share of the weights to drop.
         scaling: factor of the scores, 1/√d by default.
-        is_causal: whether the layer is causal; `module.is_causal` by default. It matters without a mask only.
+        is_causal: whether the layer is causal; `module.is_causal` by default. It matters only without a mask.
         position_bias: added to the scores, (1 or B, H, Q, L).
-        sliding_window: number of keys that a query may attend; a mask already accounts for it.
+        sliding_window: number of keys that a query may attend; ignored beside a mask, which already accounts for it.
         softcap: bound of the scores (Gemma 2).
         s_aux: one more score per head, of a key whose value is 0 (gpt-oss).
         cu_seq_lens_q, cu_seq_lens_k: offsets of sequences that a collator has packed into a batch of one; a mask
             restricts them further.
-        options: arguments for other implementations.
+        options: ``output_attentions``, and arguments for other implementations, of which `REFUSED` ones raise an error.
     """
     for name, meaning in REFUSED.items():
         if options.get(name) is not None:
@@ -91,7 +91,7 @@ def entmax_attention_forward(
     if sliding_window is not None and attention_mask is None and keys > sliding_window:
         window = (sliding_window - 1, 0 if causal or queries == 1 else sliding_window - 1)
     if causal and keys > queries and packed is None:
-        # Only a first call with a static cache has no mask and fewer queries than keys: leave out the keys still empty.
+        # Only a first call with a static cache has no mask and fewer queries than keys: leave out keys not yet filled.
         key, value = key[:, :, :queries], value[:, :, :queries]
         position_bias = None if position_bias is None else position_bias[..., :queries]
     mask, bias = _mask_and_bias(attention_mask, key.shape[2])
@@ -130,7 +130,8 @@ def _mask_and_bias(mask: Tensor | None, keys: int) -> tuple[Tensor | None, Tenso
     mask = mask[..., :keys]  # masks for a static cache may be longer
     if mask.dtype == torch.bool:
         return mask, None
-    # Masked keys have the least finite number as bias. Mask them too, so that a fully masked row gives zeros, no mean.
+    # This mask is added to scores and has the least finite number at masked keys. Return a boolean mask too, so that a
+    # fully masked row gives zeros, not a mean of values.
     return mask > torch.finfo(mask.dtype).min / 2, mask
 
 
@@ -231,7 +232,10 @@ class EntmaxLogitsProcessor(LogitsProcessor):
 
 
 class _LayerWithPages(DynamicLayer):
-    """Keys and values of a layer. The tensor of keys it returns has the pages of the keys as attribute `key_pages`."""
+    """The cache of one layer; the tensor of keys that `update` returns has an attribute `key_pages`.
+
+    Pages are blocks of keys, which attention can skip without reading them; see :class:`contmax.KeyPages`.
+    """
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         before = self.keys if self.is_initialized else None

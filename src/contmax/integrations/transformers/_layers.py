@@ -21,7 +21,7 @@ NAME = "entmax"
 _DEFAULT_ALPHA = 1.5
 # Attributes of configurations that hold the number of layers of a stack.
 _COUNTS = ("num_hidden_layers", "num_layers", "num_decoder_layers", "encoder_layers", "decoder_layers")
-# Arguments that change the weights and that entmax attention does not support → description for the error message.
+# Arguments that change the weights and that entmax attention does not support, with their names in the error message.
 REFUSED = {
     "cache": "paged caches, as in continuous batching",
     "indices": "keys chosen by an indexer",
@@ -62,7 +62,7 @@ def uses_entmax(part: Any) -> bool:
 
 
 def is_initialised(part: Any) -> bool:
-    """Whether transformers has loaded or initialised a tensor, or all tensors of a module."""
+    """Whether transformers has loaded or initialised a tensor (one on the meta device counts), or a whole module."""
     return getattr(part, "is_meta", False) or getattr(part, "_is_hf_initialized", False)
 
 
@@ -72,14 +72,14 @@ def mark_initialised(module: Any) -> None:
 
 
 def collects_attentions() -> bool:
-    """Whether the call of a model collects attentions: some models do not pass `output_attentions` to their layers."""
+    """Whether the model call that is running collects attentions; `output_attentions` does not reach all layers."""
     return any(name.endswith("attentions") for name in _active_collector.get() or {})
 
 
 def attention_layers(model: Module) -> Iterator[tuple[str, Any]]:
     """(name, layer) of every layer that looks up its attention function by the name in `layer.config`."""
     for name, module in model.named_modules():
-        # An attention layer has no mark but that its `forward` calls ALL_ATTENTION_FUNCTIONS.get_interface.
+        # An attention layer can only be recognised by its `forward`, which calls ALL_ATTENTION_FUNCTIONS.get_interface.
         code = getattr(inspect.unwrap(type(module).forward), "__code__", None)
         looks_up = code is not None and "ALL_ATTENTION_FUNCTIONS" in code.co_names
         if looks_up and not isinstance(module, PreTrainedModel):
@@ -97,7 +97,7 @@ def entmax_layers(model: Module) -> list[Any]:
 
 
 def number_layers(model: Module) -> None:
-    """Set `entmax_layer` of each attention layer to its number in the stack: many layers have no `layer_idx`."""
+    """Set `entmax_layer` of each attention layer to its number in the stack, from its name if it has no `layer_idx`."""
     for name, layer in attention_layers(model):
         found = re.search(r"\.(\d+)\.", f".{name}.")
         number = getattr(layer, "layer_idx", None)

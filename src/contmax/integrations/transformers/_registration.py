@@ -83,14 +83,14 @@ def _extend(name: str, extended: Callable[..., Any]) -> None:
 
 
 def _init(original: Any, model: PreTrainedModel, *arguments: Any, **options: Any) -> None:
-    """Extends `PreTrainedModel.__init__`, which runs before a model makes its layers."""
+    """Extends `PreTrainedModel.__init__`, run before a model makes its layers: refuses models that ignore entmax."""
     original(model, *arguments, **options)
     if uses_entmax(model):
         require_settable(model)
 
 
 def _post_init(original: Any, model: PreTrainedModel) -> None:
-    """Extends `PreTrainedModel.post_init`, the end of a model's constructor, before weights are loaded."""
+    """Extends `post_init`, the end of a constructor: checks a model, numbers its layers, makes modules of learned α."""
     if uses_entmax(model):
         require_interface(model)
         number_layers(model)

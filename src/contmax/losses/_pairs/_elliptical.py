@@ -20,7 +20,7 @@ changes y only by −½ ln|Cov|. The rest of y,
 .. math:: \eta_\alpha(p) = \frac{\ln\int p^\alpha}{\alpha-1} + \tfrac12\ln|\operatorname{Cov}_p|,
 
 depends on the shape of p only, is a sum over independent coordinates, and is smooth in the order ε = α − 1 through 0,
-where it is the Shannon negentropy. ε is a float, ∞ included, or a float64 tensor.
+where it is the Shannon negentropy. In the code ε is a float, ∞ included, or a float64 tensor.
 """
 
 import math
@@ -66,7 +66,8 @@ _ORDER_NEAR = 0.02
 _GAUSS = tuple((0.5 + 0.5 * float(x), 0.5 * float(w)) for x, w in zip(*np.polynomial.legendre.leggauss(8), strict=True))
 # η of the uniform density on an interval, for every ε.
 _ETA_OF_UNIFORM = -0.5 * math.log(12.0)
-# With Σ_q = τFFᵀ (F of `Summary`), the loss is computed as Ω*(f) + Ω(p) − E_p[f] where |ln τ| exceeds this.
+# The member q of the prediction's family with the moments of the target has Σ_q = τFFᵀ, F of `Summary`. Where |ln τ|
+# exceeds this, the loss is computed as Ω*(f) + Ω(p) − E_p[f], not from its two parts.
 _STRETCH_MAX = 16.0
 
 
@@ -100,7 +101,7 @@ def _misshapen(prediction: Elliptical, scale: Scale, target: Summary) -> Tensor:
     # Compute η of p and of q both as floats or both as tensors, so that equal η differ by exactly 0.
     like = torch.full_like(shape, gap) if isinstance(shape, Tensor) and not isinstance(gap, Tensor) else gap
     own = _eta_of_beta_gaussian(like, gap, dim)
-    # ln τ in Σ_q = τFFᵀ, exactly 0 for a target with the α of the prediction.
+    # ln τ in Σ_q = τFFᵀ, exactly 0 for a β-Gaussian target with the α of the prediction.
     log_stretch = (target.log_spread - profile.variance_factor(half_log_det).log()) / weight
     if not isinstance(shape, Tensor) and not isinstance(own, Tensor) and shape == own:
         return _member_part(gap, scale, target, log_stretch)
@@ -129,7 +130,7 @@ def _shape_part(gap: Number, delta: Number, log_peak: Tensor) -> Tensor:
     The result is +∞ with zero gradient where it overflows.
     """
     delta = not_negative(delta if isinstance(delta, Tensor) else torch.full_like(log_peak, delta))
-    # The product may be finite where a factor overflows: add a large εδ to the exponent of ∫q^α.
+    # The product may be finite where a factor overflows: where εδ > 0, add it to the exponent of ∫q^α.
     grows = gap * delta > 0
     exponent = gap * log_peak + torch.where(grows, gap * delta, 0.0)
     over = exponent > EXPONENT_MAX
@@ -143,7 +144,8 @@ def _misshapen_uniform(prediction: Elliptical, scale: Scale, target: Summary) ->
     dim = scale.dim
     half_log_det = target.factor.half_log_det()
     excess, log_det = relative_excess(scale, target.factor)
-    # `swelling`: N·ln of p's variances over those of the uniform density u of volume 1 and shape F; exactly 0 if p = u.
+    # `swelling` compares p with u, the uniform density of volume 1 on an ellipsoid of shape F: the covariance of p is
+    # e^{swelling/N} times that of u. It is exactly 0 if p = u.
     swelling = dim * (target.log_spread - prediction._profile.variance_factor(half_log_det).log())
     shrinking = (log_det - swelling) / dim
     excess = excess + swelling - dim * shrinking.square() * expm1_excess_over(shrinking)
@@ -162,7 +164,10 @@ def elliptical_observed(prediction: Elliptical, target: Tensor) -> Float[Tensor,
 
 @register_fenchel_young(Elliptical, Empirical)
 def elliptical_sampled(prediction: Elliptical, target: Empirical) -> Float[Tensor, "..."]:
-    """Ω_α*(f) + ½tr(Σ⁻¹C) + ½Δ(mean), C the covariance of the samples, which are read once for all predictions."""
+    """Ω_α*(f) + ½tr(Σ⁻¹C) + ½(m−μ)ᵀΣ⁻¹(m−μ) for samples with mean m and covariance C, in float64.
+
+    A batch of predictions for the same samples computes m and C only once.
+    """
     scale = prediction._sigma.to(torch.float64)
     weights = target.weights.double()
     weights = (weights / weights.sum(-1, keepdim=True)).unsqueeze(-1)
@@ -248,7 +253,7 @@ def order_of(alpha: float | Tensor) -> Number:
 
 
 def is_infinite(order: Number) -> bool:
-    """Whether ε is the float ∞; tensors are finite."""
+    """Whether ε is the float ∞; a tensor holds finite numbers."""
     return not isinstance(order, Tensor) and math.isinf(order)
 
 
@@ -260,7 +265,7 @@ def _eta_of_beta_gaussian(gap: Number, order: Number, dim: int) -> Number:
 
     Args:
         gap: ε′, the index of the density less one; ∞ for the uniform density on an ellipsoid.
-        order: ε.
+        order: ε = α − 1 of η, which need not be the α of the density.
         dim: N = 2s.
 
     Returns:

@@ -33,15 +33,20 @@ from contmax.losses._row_losses import not_negative
 
 # Tolerance of ∫p = 1 by the quadrature rule, wide enough for a ln p in float32.
 _MASS_SLACK = 1e-5
-# Tolerance of s in p ~ x⁻ˢ, x the distance from an end of the support; s is estimated from two points.
+# Tolerance of αs < 1, for a density that grows like x⁻ˢ at distance x from an end of its support. The exponent s is
+# estimated from two points.
 _GROWTH_SLACK = 1e-6
-# ln|f| from which a negative score f counts as −∞, because its derivatives might overflow.
+# ln|f| from which a negative score f counts as −∞, because its derivatives might overflow. A density below the inverse
+# of this |f| is negligible.
 _LOG_SCORE_MAX = 345.0
 
 
 @register_fenchel_young(Density, Distribution)
 def line_loss(prediction: Density, target: Distribution) -> Float[Tensor, "*batch"]:
-    """The loss of any density with a score against any density on the line, in float64."""
+    """The loss of any density with a score against any density on the line, in float64.
+
+    For a β-Gaussian it is also the loss against a target with a method ``expectation``, in any dimension.
+    """
     alpha = prediction.required_alpha()
     order = order_of(alpha)
     if isinstance(prediction, Elliptical) and callable(getattr(target, "expectation", None)):
@@ -62,10 +67,11 @@ def line_loss(prediction: Density, target: Distribution) -> Float[Tensor, "*batc
     # A score of −∞ makes the loss infinite, unless the density there is negligible.
     overflown = (alive & ~counts & (rule.shares > 0) & (log_p > -_LOG_SCORE_MAX)) | (rate == math.inf)
     rate = torch.where(rate == math.inf, 0.0, rate)
-    # The loss is infinite if ∫p^α diverges: if p grows like x⁻ˢ at an end of its support with s ≥ 1/α.
+    # The loss is infinite if ∫p^α diverges, that is, if p grows like x⁻ˢ with s ≥ 1/α at distance x from an end of its
+    # support; for α = ∞ it is infinite if p exceeds 1.
     unbounded = log_p.amax(0) > HEIGHT_SLACK if is_infinite(order) else rule.growth(target) * alpha > 1 - _GROWTH_SLACK
     infinite = overflown.any(0) | rule.diverges(density * value) | unbounded
-    # The rule does not resolve a density near its pole, where the loss is infinite anyway: skip the check.
+    # Skip the check of the mass where the loss is infinite anyway: the rule does not resolve a density near a pole.
     mass = torch.where(unbounded, 1.0, (rule.shares * density).sum(0))
     _require_mass(target, mass, (rule.points.abs() * density).amax(0))
     loss = wide.conjugate() + (rule.shares * density * (rate - value)).sum(0)
@@ -134,7 +140,7 @@ def _mean_cost(prediction: Density, points: Float[Tensor, "n ..."], shares: Floa
 def _finite_scores(
     prediction: Density, points: Float[Tensor, "..."], wanted: Bool[Tensor, "..."]
 ) -> tuple[Float[Tensor, "..."], Bool[Tensor, "..."]]:
-    """Scores, and where they are valid: where ``wanted``, and not so large that their derivatives overflow.
+    """Scores, and where they are valid: where ``wanted``, and not so far below 0 that their derivatives overflow.
 
     Invalid scores are zero, with zero gradient. The prediction is in float64; points are ``(*sample, *batch)`` or
     ``(*sample, *batch, N)``, and ``wanted`` is ``(*sample, *batch)``.
