@@ -10,8 +10,8 @@ fixed α ≤ 2 two operators work on blocks of the logits. The forward pass comp
   of these rows of W, which are rounded once.
 
 A token's statistics are four numbers that turn a logit into p̂: the maximum of z, t = p_max^(α−1), p_max = max p̂, and
-the mass that smoothing gives to each class. Triton's kernels store 1/Σ weights in place of p_max, see
-kernels/losses/README.md.
+the mass that smoothing gives to each class. In place of p_max, Triton's kernels store the reciprocal of the sum of the
+token's unnormalised probabilities, see kernels/losses/README.md.
 """
 
 import functools

@@ -28,7 +28,8 @@ _KEY_BLOCK = 64
 _LISTED_TOGETHER, _THREADS_OF_A_ROW, _MANY_MAXIMA = 16, 8, 256
 # `list_undecided` multiplies 32 keys at a time, not 16, if a group of four tiles has this many keys or more.
 _LONG_TILE = 512
-# The most keys in undecided tiles of a row: L/_UNDECIDED_SHARE, or _FEW_UNDECIDED if that is more.
+# If the undecided tiles (`_gpu_candidates`) of a row hold more keys than this, the row's block is dense:
+# L/_UNDECIDED_SHARE for L keys, or _FEW_UNDECIDED if that is more.
 _UNDECIDED_SHARE, _FEW_UNDECIDED = 16, 256
 # Decoding: the most candidates per row; then the numbers of tiles, values, spans, and scores of dense rows that are
 # loaded at a time.

@@ -15,7 +15,8 @@ from contmax.kernels.attention._sizes import DENSE_ROWS as _DENSE_ROWS
 from contmax.kernels.rows._gpu_solve import AT_THRESHOLD, NOTHING, log, powers_of_roots, relative_weights
 
 DENSE_ROWS = tl.constexpr(_DENSE_ROWS)
-# The number of threads that share a row of a matrix product; each has its own tile, so LANES tiles interleave.
+# The number of threads that share a row of a matrix product. The keys whose scores one thread holds are a tile
+# (`_gpu_tile_maxima`), so the keys of LANES tiles interleave.
 LANES = tl.constexpr(4)
 # The precision of float32 products.
 PRECISION = tl.constexpr("tf32x3")

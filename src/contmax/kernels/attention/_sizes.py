@@ -67,7 +67,7 @@ class Tuning:
     registers: int = 128  # of `tile_maxima`; float32, a mask or a bias lifts the limit
     list_warps: int = 4  # of `list_keys`
     list_registers: int = 168  # of `list_keys`
-    many_registers: int = 128  # of `list_keys` where rows have many tiles, which more threads share
+    many_registers: int = 128  # of `list_keys` for rows of many tiles: twice as many threads share such a row
     undecided_stages: int = 2  # of `list_undecided`
     undecided_registers: int = 128  # of `list_undecided`
     listed_rows: int = 4  # `attend_listed`: rows per program

@@ -146,7 +146,10 @@ def _form(mu, deviation, centre, width):
 
 @triton.jit
 def _half_line(b, n, x):
-    """For each pair: `high` and the step of w in ln s = high − sinh w. b, and z with n = z², are of `_form`; x = −ν."""
+    """For each pair, `high` and the step of w, for the nodes s with ln s = high − sinh w.
+
+    b and z are from `_form`; n = z² and x = −ν.
+    """
     t = _TAIL_LEFT_OUT / (x + 1.0)
     root = tl.sqrt(2.0 * t)
     above = tl.log(1.0 + t + root)

@@ -49,7 +49,7 @@ def gate_moments_fwd_kernel(
 ):  # fmt: skip
     """Store the weights of a row of gates, and the mean and the variance of its density; see `gate_moments`.
 
-    The density has the half-width a = 2 E|t − mean|, and the variance is (a² + least)/5, that of a truncated parabola.
+    With a = 2 E|t − mean| the variance is (a² + `least`)/5, that of a truncated parabola of half-width √(a² + `least`).
     """
     row = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, BLOCK)

@@ -270,7 +270,7 @@ def backward_of_rows(rows: Rows, step: int, kind: Kind, needs_alpha: bool) -> La
 
 @cached
 def _beyond_two(kernel: Any, rows: Rows, *numbers: float, **kinds: bool) -> Launch:
-    """The launch of a kernel of `_gpu_beyond_two` with the last arguments `numbers` and the first constants `kinds`."""
+    """The launch of a kernel of `_gpu_beyond_two`; `numbers` and `kinds` are arguments that only this kernel takes."""
     each = 16 if rows.total > _MANY_ROWS else 1
     numbers = (rows.total, rows.columns, *rows.places, *numbers)
     return Launch(kernel, (blocks_of(rows.total, each),), numbers, {**kinds, "ROWS": each, "CHUNK": _CHUNK_BEYOND_TWO})
