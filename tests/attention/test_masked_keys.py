@@ -170,6 +170,11 @@ def test_triton_where_lists_are_too_long(form, monkeypatch):
 EMPTY = {
     "mask of pairs": ({"mask": (torch.arange(6) != 2)[:, None] & (torch.arange(4) < 3)}, torch.arange(6) != 2),
     "bias of pairs": ({"bias": minus_inf((torch.arange(6) != 2)[:, None].expand(6, 4))}, torch.arange(6) != 2),
+    "bias by distance": ({"bias": minus_inf(torch.arange(9) < 5)}, torch.arange(6) >= 1),
+    "bias by distance, causal": (
+        {"bias": minus_inf(torch.arange(9) < 3).view(1, 1, -1), "is_causal": True},
+        torch.arange(6) >= 3,
+    ),
     "no keys": ({"lengths": torch.tensor([0])}, torch.zeros(6, dtype=torch.bool)),
     "more queries than keys": ({"is_causal": True}, torch.arange(6) >= 2),
     "padding before": ({"mask": torch.arange(4) >= 1, "is_causal": True}, torch.arange(6) >= 3),
