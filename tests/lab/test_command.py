@@ -126,7 +126,7 @@ def test_a_recipe_that_does_not_exist(contmax):
     for name in ("nothing", "nothing.yaml", "../secret"):
         code, _, errors = contmax("train", name)
         assert (code, len(errors)) == (2, 1)
-        assert "a task (digits, documents, images, intervals, " in errors[0]
+        assert "a task (bags, digits, documents, images, intervals, " in errors[0]
         assert "contmax data list shows all" in errors[0]
 
 

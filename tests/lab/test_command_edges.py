@@ -19,7 +19,7 @@ from contmax_lab.runs import Run
         ("intervals/parabola.yaml", "did you mean intervals/parabola"),
         ("texst", "did you mean texts?"),
         ("vowels/contnuous", "did you mean vowels/continuous-softmax or vowels/continuous-sparsemax?"),
-        ("qwert", "pass a YAML file, a task (digits, "),
+        ("qwert", "pass a YAML file, a task (bags, digits, "),
         ("qwert.yaml", "qwert.yaml: no such file"),
         ("", "a folder is no recipe: .; pass a YAML file"),
         ("/", "a folder is no recipe: /; pass a YAML file"),
