@@ -86,6 +86,7 @@ MODULES = [
 def test_the_share_is_that_of_the_signal(module):
     values, positions = torch.randn(2, 20, 3), torch.rand(2, 20).sort().values
     mask = torch.arange(20) < torch.tensor([[20], [13]])
+    module.eval()  # in training some values are hidden
     with watched_signals(module) as shares:
         module(values, positions=positions, mask=mask)
     expected = [ridge_share(values[0], positions[0], LINE), ridge_share(values[1, :13], positions[1, :13], LINE)]
@@ -104,7 +105,7 @@ def test_grids_of_the_call_and_of_the_module(given):
         (ContinuousAttention(plane, embed_dim=3, grid=own), (values,)),
         (MultiheadContinuousAttention(3, 1, plane, grid=own), (torch.randn(1, 2, 3), values)),
     ):
-        with watched_signals(torch.nn.Sequential(module)) as shares:
+        with watched_signals(torch.nn.Sequential(module).eval()) as shares:
             module(*arguments, **called)
         assert shares == pytest.approx([ridge_share(values[0], where, plane)], abs=1e-5)
 

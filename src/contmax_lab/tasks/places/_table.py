@@ -16,8 +16,6 @@ _KINDS = {
     "Combined sparsemax": ("combined", 2.0),
     "Multihead sparsemax": ("multihead", 2.0),
 }
-# Frames of a series of (d), of which a share is not observed.
-_TURNS_CELLS = 96
 # About the radius of a digit on its canvas: 8 of 24 pixels across.
 _DIGIT_RADIUS = 0.16
 # Hidden values would teach a size; here it is stated.
@@ -43,11 +41,6 @@ def _turns(dropped: float) -> tuple[Row, ...]:
         *_rows(setting, "turns", share),
         _row(setting, "turns", "Discrete softmax", *with_time, also=", time as a channel"),
         _row(setting, "turns", "Discrete sparsemax", *with_time, also=", time as a channel"),
-        *(
-            _row(setting, "turns", kind, share, option, also=also)
-            for option, also in (("--model.by_time=true", " × Δt"), (f"--model.grid={_TURNS_CELLS}", ", on a grid"))
-            for kind in ("Discrete softmax", "Discrete sparsemax")
-        ),
     )
 
 
@@ -116,8 +109,6 @@ PLACES = Table(
         "all sides of a square has 0.785. IoU of the hull: the smallest interval or box around the set. Centre: of "
         "mass. Correlation of size: length or area of the set against the true one, which varies only in 1.5× to 8× "
         "and (d). Right one: more mass in the utterance that was asked for than in the other.",
-        "× Δt: discrete weights times the length of time that each observation stands for, normalised again. On a "
-        f"grid: the observations are first interpolated to the {_TURNS_CELLS} frames of a whole series.",
         "Kept only: accuracy when all input that attended values do not depend on is replaced by new noise or clutter. "
         "Deleted: when the rest is.",
         "Choices were made in single trainings, mostly of continuous sparsemax, with test figures in view beside those "
