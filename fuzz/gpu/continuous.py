@@ -25,24 +25,20 @@ _MOST_COMPARED, _MOST_NUMBERS = 4096, 2**20
 
 
 def gates(case: Case) -> None:
-    """Weights, means and variances of gates, shut at random or not, with logits of every size."""
+    """Weights, means and variances of gates, with logits of every size."""
     logits, mask = _logits(case), None
     batch, length = logits.shape[0], logits.shape[-1]
-    shift, least, dropped = case.choose((0.0, -2.0)), case.choose((0.0, 0.01)), case.choose((None, 0.5, 0.95))
+    shift, least = case.choose((0.0, -2.0)), case.choose((0.0, 0.01))
     form = case.choose(("no mask", "a mask of each row", "a mask of all rows"))
-    case.describe(tuple(logits.shape), f"up to {logits.max():.3g}, shift {shift:g}, least {least:g}, {form}, {dropped}")
+    case.describe(tuple(logits.shape), f"up to {logits.max():.3g}, shift {shift:g}, least {least:g}, {form}")
     if form != "no mask":
         mask = case.uniform(*((batch, length) if form == "a mask of each row" else (length,))) < 0.6
     if mask is not None and mask.dim() == 2:
         mask[:: max(batch // 3, 1)] = False
-    noise = None if dropped is None else case.uniform(*logits.shape)
-    drop = torch.tensor(dropped or 0.0, device=case.device)
 
     def call(logits: Tensor, places: Tensor | None) -> tuple[Tensor, ...]:
-        every = slice(None) if places is None else places
-        of_rows = mask if mask is None or mask.dim() == 1 else mask[every]
-        uniform = None if noise is None else noise[every].to(logits.dtype)
-        return default_gate_moments(logits, of_rows, uniform, drop.to(logits.dtype), shift, least)
+        of_rows = mask if places is None or mask is None or mask.dim() == 1 else mask[places]
+        return default_gate_moments(logits, of_rows, shift, least)
 
     # A row without anything to attend has weights of zero, and moments that mean nothing.
     some = torch.ones(batch, length, dtype=torch.bool, device=case.device) if mask is None else mask
