@@ -18,7 +18,7 @@ class Allowed(NamedTuple):
     mask: Tensor | None
 
 
-# Converted masks are cached as long as the mask lives: a conversion is a pass over all pairs of queries and keys.
+# Results are cached as long as their `BlockMask` lives: a conversion is a pass over all pairs of queries and keys.
 _READ: "weakref.WeakKeyDictionary[Any, dict[tuple[Any, ...], Allowed]]" = weakref.WeakKeyDictionary()
 
 
@@ -53,7 +53,7 @@ def keys_allowed_by(block_mask: Any, queries: int, keys: int, device: torch.devi
 
 
 def _read(block_mask: BlockMask, queries: int, keys: int, device: torch.device) -> Allowed:
-    """The allowed keys: spans if each query has a single span, else a mask; tests a block of queries at a time."""
+    """The allowed keys: spans if each query has a single span, else a mask. Tests a block of queries at a time."""
     batch, heads = block_mask.kv_num_blocks.shape[:2]
     size = max(1, _MOST_ENTRIES // max(1, batch * heads * keys))
     spans = []

@@ -112,7 +112,7 @@ class KeyPages:
             return
         first, last = begin // self.size, -(-end // self.size)
         if last > self._low.shape[-2]:
-            # Double memory that is full: a key then costs constant time on average.
+            # Double the memory when it is full, so that a key costs constant time on average.
             more = (0, 0, 0, max(last, 2 * self._low.shape[-2]) - self._low.shape[-2])
             self._low, self._high = F.pad(self._low, more, value=torch.inf), F.pad(self._high, more, value=-torch.inf)
         self._pages = max(self._pages, last)
@@ -152,9 +152,9 @@ def attend_certified(
         inputs: checked arguments.
         pages: boxes of all keys; None to compute them.
         budget: the most keys that a query may choose to read; None to read all that may have weight.
-        certifies: whether the certificate is needed; a GPU computes it by operations of its own.
-        attend: computes the means for given inputs by reading all keys. Where no kernel skips pages, it gets a mask of
-            the keys in the pages that are read.
+        certifies: whether the certificate is needed; after Triton's kernels it takes extra operations.
+        attend: computes the means for given inputs by reading all keys. Where no kernel skips pages, the inputs get a
+            mask that allows only keys in the pages that count as read.
     """
     pages = _checked_pages(pages, inputs)
     if budget is not None and budget < pages.size:
@@ -233,7 +233,7 @@ def _threshold(scores: Tensor, alpha: float | Tensor) -> Tensor:
 
 
 def _shared(pages: Tensor, inputs: Inputs) -> Tensor:
-    """Which pages are read by some query of the query heads that share a key head, from those that each query reads."""
+    """Which pages are read for each query, by itself (`pages`) or by another query of heads with the same key head."""
     heads, groups = inputs.query.shape[-3], inputs.key.shape[-3]
     shared: Tensor = pages.unflatten(-3, (groups, heads // groups)).any(-2, keepdim=True).any(-3, keepdim=True)
     shared = shared.expand(*pages.shape[:-3], groups, heads // groups, *pages.shape[-2:])

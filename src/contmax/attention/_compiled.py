@@ -60,7 +60,7 @@ def attend_fused(inputs: Inputs) -> Tensor:
     if inputs.query.shape[-2] < _FEWEST_QUERIES:
         output: Tensor = kernels.decoding(*_given_to_kernels(_in_one_batch(inputs)))
     else:
-        # Leave out `lengths` here: the kernels do not read keys beyond the length of a sequence, which need no zeros.
+        # Leave out `lengths` here: the kernels do not read keys beyond a sequence's length, so these need no zeros.
         inputs = masked_as_zeros(inputs._replace(lengths=None))._replace(lengths=inputs.lengths)
         output = apply(_CompiledAttention, True, _needs_gradient(inputs), *_in_one_batch(inputs))[0]
     return _in_batches(output, inputs)

@@ -67,8 +67,8 @@ def _seen_and_asking(inputs: Inputs) -> tuple[Tensor | None, Tensor | None]:
     """Which keys some query may attend, (…, 1, L), and which queries may attend some key, (…, Q or 1, 1); None if all.
 
     Conditions on keys alone are not expanded to a matrix (Q, L). Nor is a bias by distance (one number for each j − i),
-    unless there are spans or a mask that is a matrix. If it is not expanded, both results are those of the bias and of
-    the other conditions each by itself: a query counts even if its bias excludes just the keys that they allow.
+    unless there are spans or a mask that is a matrix. If it is not expanded, the bias and the other conditions are
+    tested separately: a query then counts even if its bias excludes just the keys that the other conditions allow.
     """
     (queries, keys), bias, line = inputs.sizes, inputs.bias, None
     if bias is not None and is_by_distance(bias, queries, keys):
@@ -96,7 +96,7 @@ def _seen_and_asking(inputs: Inputs) -> tuple[Tensor | None, Tensor | None]:
         # A key is seen if one of the Q neighbouring entries for its distances from the queries is True; count them.
         counts = F.pad(line.cumsum(-1), (1, 0))
         seen = _both(seen, counts[..., queries:] > counts[..., :-queries])
-        # Likewise a query may attend a key if one of the L neighbouring entries for its distances from the keys is.
+        # A query may attend a key if one of the L neighbouring entries for its distances from the keys is True.
         asks = _both(asks, (counts[..., keys:] > counts[..., :queries]).flip(-1).mT)
     return seen, asks
 

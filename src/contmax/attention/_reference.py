@@ -90,7 +90,7 @@ def can_be_softmax(inputs: Inputs) -> bool:
 def attend_softmax(inputs: Inputs, dropout_p: float) -> Tensor:
     """Means of the values for all queries, (*batch, H, Q, c), in the dtype of the query."""
     output = _softmax_attention(inputs, dropout_p)
-    # There are no second derivatives here: the reference cannot repeat the dropout, and torch.compile supports none.
+    # No second derivatives with dropout, which the reference cannot repeat, nor in torch.compile, which supports none.
     if not output.requires_grad or dropout_p > 0 or torch.compiler.is_compiling():
         return output
     twice: Tensor = _TwiceDifferentiable.apply(output, *inputs)
@@ -115,7 +115,7 @@ def _softmax_attention(inputs: Inputs, dropout_p: float) -> Tensor:
         finite = bias != -torch.inf
         allowed = finite if allowed is None else allowed & finite
     assert allowed is not None
-    # Torch's backends differ in rows with every key masked: let these attend all keys here, and set them to 0 below.
+    # Torch's backends differ in rows with every key masked: let these rows attend all keys, and set them to 0 below.
     nothing = ~allowed.any(-1, keepdim=True)
     allowed = allowed | nothing
     if bias is not None:
@@ -125,14 +125,17 @@ def _softmax_attention(inputs: Inputs, dropout_p: float) -> Tensor:
 
 
 def _aligned(x: Tensor) -> Tensor:
-    """x, or on a GPU a copy if its address is no multiple of 16 bytes: torch's kernels with masks would fail."""
+    """x, or on a GPU a copy if its address is no multiple of 16 bytes, where torch's kernels with masks would fail."""
     if x.is_cuda and not torch.compiler.is_compiling() and x.data_ptr() % 16 != 0:
         return x.clone()
     return x
 
 
 class _TwiceDifferentiable(torch.autograd.Function):
-    """Returns `output`. Its gradient is that of torch's kernels, or, to differentiate or vmap it, of the reference."""
+    """Returns `output`, with the gradient of torch's kernels.
+
+    Where the gradient is differentiated again or vmapped, the reference computes it instead.
+    """
 
     @staticmethod
     def forward(output: Tensor, *arguments: Any) -> Tensor:

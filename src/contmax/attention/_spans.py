@@ -88,7 +88,7 @@ def _of_batch(allowed: "Allowed", inputs: Inputs) -> "Allowed":
 
 
 def _in_packing(position: Tensor, of_queries: Tensor, of_keys: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """For each query the first key of its sequence, the end of these keys, and the key that is aligned with the query.
+    """For each query the first key of its sequence, the end of the sequence's keys, and the key aligned with the query.
 
     The last query of a sequence is aligned with its last key. Queries after the last sequence get no keys. Sequence n
     has the positions offsets[n], …, offsets[n + 1] − 1, with offsets `of_queries` and `of_keys`, int64 (N + 1,).

@@ -68,7 +68,7 @@ def entmax_attention_forward(
         s_aux: one more score per head, of a key whose value is 0 (gpt-oss).
         cu_seq_lens_q, cu_seq_lens_k: offsets of sequences that a collator has packed into a batch of one; a mask
             restricts them further.
-        options: ``output_attentions``, and arguments for other implementations, of which `REFUSED` ones raise an error.
+        options: ``output_attentions``, and arguments for other implementations; those in `REFUSED` raise an error.
     """
     for name, meaning in REFUSED.items():
         if options.get(name) is not None:

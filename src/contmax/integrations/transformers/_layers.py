@@ -1,7 +1,7 @@
 """Internals of `transformers` that this integration relies on: private names, attention layers and their α.
 
 Every private name of `transformers` that the integration reads is in this file; the methods that it extends are in
-`EXTENDED` of `_registration.py`. `tests/integrations/test_transformers_names.py` checks both lists and `_OWN_SOFTMAX`.
+`EXTENDED` of `_registration.py`. `tests/integrations/test_transformers_names.py` checks them and `_OWN_SOFTMAX`.
 """
 
 import inspect

@@ -48,7 +48,7 @@ def add_listed_gradients(
 ) -> Tensor:
     """Return the gradient of the queries, (heads, queries, d); add to d_key and d_value, (key heads, L, ·).
 
-    `lists` are keys, weights and gradients of the scores; g (heads, queries, c) is the cotangent of the means.
+    `lists` are keys, weights and gradients of the products ⟨q, k⟩; g (heads, queries, c) is the cotangent of the means.
     """
     d_query = torch.empty_like(query)
     # `over_rows` divides the rows of this array, one per key head, among threads. Only its shape is used: a row has
@@ -120,7 +120,7 @@ def product_rows(products, keys, weights, g, value, queries, group, start, stop)
 
 @kernel(fastmath=REDUCTION)
 def gradient_heads(heads, dk, dv, dq, keys, weights, slopes, query, key, g, start, stop):  # type: ignore[no-untyped-def]
-    """From `slopes`, the gradients of the scores: write dq (heads, queries, d), add to dk and dv (key heads, L, ·)."""
+    """From `slopes`, the gradients of ⟨q, k⟩: write dq (heads, queries, d), add to dk and dv (key heads, L, ·)."""
     wide_vectors()
     group, queries = query.shape[0] // dk.shape[0], query.shape[1]
     channels, value_channels = np.uint64(query.shape[2]), np.uint64(g.shape[2])

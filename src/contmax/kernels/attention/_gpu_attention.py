@@ -1,4 +1,4 @@
-"""The operators of attention on a GPU, for α in (1, 2]: buffers for each call, and the launches that fill them."""
+"""The operators of attention on a GPU: buffers for each call, and the launches that fill them."""
 
 import torch
 from torch import Tensor
@@ -75,7 +75,7 @@ def attend_backward(
         ranks = torch.empty(lists.keys.shape, dtype=torch.int16, device=g.device)
         rank(lists.keys, lists.counts, lists.dense, ranks, cells)
         # `cells` counts the listed entries of each cell, a pair of a block of rows and a block of keys. `_gpu_listed`
-        # sorts entries by block of keys, then by block of rows: cumulative counts are where each cell's entries end.
+        # sorts entries by block of keys, then by block of rows, so cumulative counts are where a cell's entries end.
         offsets = cells.transpose(1, 2).reshape(-1).cumsum(0, dtype=torch.int32)
         del cells
         slopes, places = torch.empty_like(lists.weights), torch.empty_like(lists.keys)
@@ -118,7 +118,7 @@ def decode_by_pages(call: AttentionCall, boxes: Boxes) -> list[Tensor]:
     rows = call.query.shape[:3]
     bounds, thresholds = call.empty(torch.float32, (*rows, pages), (*rows, 1))
     (chosen,) = call.empty(torch.uint8, bounds.shape)
-    # Keys that are not read look as if they were masked.
+    # The scores of keys that are not read stay NOTHING, as if these keys were masked.
     empty = call.empty(torch.float32, plan.scores_shape, plan.maxima_shape)
     scores, maxima = (x.fill_(NOTHING.value) for x in empty)
     given = (call.mask, call.bias, call.limits)

@@ -105,7 +105,7 @@ class AttentionCall:
     ) -> None:
         mask, bias, lengths, diagonal, scale, spans = options
         if bias is None and scale < _LEAST_SCALE:
-            bias = query.new_zeros((1, 1, 1, 1))  # with a bias, products are scaled before this test
+            bias = query.new_zeros((1, 1, 1, 1))  # with a bias, products are scaled before they are compared with −1e30
         self.query, self.key, self.value = with_near_rows(query), with_near_rows(key), with_near_rows(value)
         # The queries stand for absent tensors: kernels need a pointer, but do not read it.
         self.mask = self.bias = self.limits = self.alpha = self.query

@@ -7,7 +7,7 @@ again (`list_undecided`), though mostly no third key has mass. A program takes s
 undecided for any of these rows, since neighbouring rows often share undecided tiles.
 
 A block of rows is left to the kernels for dense blocks (`_gpu_dense`) if a list overflows, if nearly all keys may have
-mass, or if there are so many undecided tiles that a whole product of matrices would cost less. `_gpu_scores` defines
+mass, or if a row has so many undecided tiles that a whole product of matrices would cost less. `_gpu_scores` defines
 the symbols.
 """
 
@@ -35,7 +35,8 @@ from contmax.kernels.attention._gpu_scores import (
 from contmax.kernels.gpu._instructions import store_scattered
 from contmax.kernels.rows._gpu_solve import NOTHING, newton_step, relative_weights
 
-# Newton's method raises a lower bound of the normaliser by _STEPS steps, and _CLOSER_STEPS more if a list overflows.
+# Newton's method raises a lower bound of the normaliser in _STEPS steps, and in _CLOSER_STEPS more if lists would not
+# pay with this bound (`_decided`).
 _STEPS = tl.constexpr(3)
 _CLOSER_STEPS = tl.constexpr(2)
 # Tile maxima of long rows are merged before a first bound is computed; at least this number of them must remain.
@@ -45,8 +46,8 @@ _FEWEST = tl.constexpr(64)
 # threads of a program take the same branch, whether they read before or after the write.
 DENSE_BY_MAXIMA = tl.constexpr(1)
 DENSE_BY_LISTS = tl.constexpr(2)
-# If at least this share of all keys that a program's rows may attend may have mass, their block is dense, unless each
-# row has at most _SHORTEST_WHOLE keys: then lists are short in any case.
+# Count the keys that the rows of a program may attend. If at least the share _NEARLY_ALL of them may have mass, the
+# block is dense, unless each row has at most _SHORTEST_WHOLE keys: then lists are short in any case.
 _NEARLY_ALL = tl.constexpr(0.875)
 _SHORTEST_WHOLE = tl.constexpr(64)
 # Listed keys per row that `_score_again` takes at a time.
@@ -81,7 +82,7 @@ def _sums(maxima, maximum, unit, ok, t, epsilon, K: tl.constexpr):
         y = tl.where(ok[:, None] & (maxima >= 0.5 * NOTHING), (maxima - maximum[:, None]) * unit, NOTHING)
         weight, escort = relative_weights(y, t, epsilon, K, True)
     else:
-        # Subtract the maximum first: if all scores share a large number, roots of scores would lose all digits.
+        # Subtract the maximum first: roots of scores with a large common offset would lose all digits.
         slope, base = line_of_roots(0.0, t, epsilon, unit, K)
         slope, base = tl.where(ok, slope, 0.0), tl.where(ok, base, 0.0)
         weight, escort, _ = powers_of_line(maxima - maximum[:, None], slope, base, epsilon, K)
@@ -90,8 +91,8 @@ def _sums(maxima, maximum, unit, ok, t, epsilon, K: tl.constexpr):
 
 @triton.jit
 def bound_of_part(scores, unit, epsilon, K: tl.constexpr):
-    """Three results, (R,) each, from scores (R, n), multiples of `unit`, of a part of each row's keys: the maximum (0
-    if it is not finite or all are masked); a lower bound of the normaliser, up to rounding; if the maximum is finite.
+    """Three results, (R,) each, from scores (R, n), multiples of `unit`, of a part of each row's keys: the maximum,
+    0 if not finite or all are masked; a lower bound of the normaliser, up to rounding; whether the maximum is finite.
     """
     maximum = tl.reduce(scores, 1, larger)
     ok = maximum * 0.0 == 0.0
@@ -223,7 +224,7 @@ def list_keys(
                 wanted = wanted & (tile >= (begins // WIDE * LANES)[None, :, None])
             at_maxima = MAXIMA + (head * (last - begin) + (rows - begin)) * maxima_of_row
             first = tl.load(at_maxima[None, :, None] + tile * 2, mask=wanted, other=NOTHING)
-            # Merge only distant tiles for the bound: the mass often lies in neighbours, and merging these loses a part.
+            # Merge only distant tiles for the bound: neighbours often have mass, and of two merged maxima one is lost.
             largest = first
             if S >= 2 and T >= 2 * _FEWEST:
                 largest = _halved(largest)
@@ -318,7 +319,7 @@ def list_undecided(
     program = head * tl.num_programs(0) + tl.program_id(0)
     number = tl.load(TILE_COUNTS + program)
     start = begin + tl.program_id(0) * R
-    # The lists of a dense block are not used.
+    # Skip blocks that `list_keys` found to be dense, because their lists are not used.
     if ((number > 0) | EXACT) & (mark_of(DENSE, head, start, queries) != DENSE_BY_MAXIMA):
         b, h = head // heads, head % heads
         rows = start + tl.arange(0, R)

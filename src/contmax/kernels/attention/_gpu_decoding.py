@@ -5,9 +5,9 @@ part of the keys, whose normaliser is a lower bound of the row's normaliser A. `
 of a head), reads the tiles whose maximum may have mass, solves the row from their keys that may have mass (the
 *candidates*), and averages values of the support.
 
-A row with too many candidates is *dense*: its program estimates A from a sample of its scores, and solves it by passes
-over all of them. Then `average_values` sums the values of spans of keys by products; the last program to finish adds
-up the spans. Without dense rows `average_values` returns at once.
+A row with too many candidates is *dense*: its program estimates A from a sample of the row's scores, and then solves
+for A by passes over all scores. `average_values` forms weighted sums of values over spans of keys by products; the last
+program to finish adds up the spans. Without dense rows `average_values` returns at once.
 """
 
 from typing import Any, NamedTuple
@@ -42,7 +42,8 @@ from contmax.kernels.rows._gpu_solve import (
     sums,
 )
 
-# The LANES tiles of a block take runs of _NEIGHBOURS neighbouring keys in turn: one warp holds a run.
+# A block of keys is dealt to its LANES tiles in runs of _NEIGHBOURS neighbouring keys: run 0 to tile 0, run 1 to
+# tile 1, and so on. One warp holds a run.
 _NEIGHBOURS = tl.constexpr(8)
 _MOST_STEPS = tl.constexpr(40)
 # Arguments that Triton does not specialise: one compiled kernel serves caches of all lengths.
@@ -116,7 +117,8 @@ def score_keys(
 ):  # fmt: skip
     """Write SCORES (B·H·Q, keys rounded up to whole blocks) and MAXIMA (B·H·Q, tiles) for a span of keys.
 
-    Blocks of keys that no query of the program may attend are not written.
+    Blocks of keys from `block.end` on, past the last key that any query of the program may attend, are not written.
+    (Keys hidden by a mask are written, as NOTHING.)
     """
     block = queries_of_program(LENGTHS, queries, keys, diagonal, heads, group, CAUSAL, HAS_LENGTHS, ROWS)
     b, h = block.b, block.h[:, None]
@@ -156,7 +158,7 @@ def first_threshold(maxima, maximum, epsilon, K: tl.constexpr):
 def _estimate(X, end, maximum, epsilon, K: tl.constexpr, SAMPLE: tl.constexpr):
     """An estimate of the normaliser A and of t, (1,) each, for a row of `end` scores X in memory, from a sample.
 
-    A sample of SAMPLE of the n = `end` scores should hold SAMPLE/n of the mass: its roots u have Σ uᵏ = SAMPLE/n. Then
+    A sample of SAMPLE of the n = `end` scores should have SAMPLE/n of the mass: Σ uᵏ = SAMPLE/n for its roots u. Then
     Σ (su)ᵏ = 1 for s = (n/SAMPLE)^ε: solve the sample with the scores s·y, and divide its t by s.
     """
     place = tl.arange(0, SAMPLE)
@@ -210,8 +212,8 @@ def _list_candidates(
 ):  # fmt: skip
     """List the keys whose scores, less the maximum, exceed `below`, with these differences; return their number.
 
-    `memory` are pointers to both lists. If more than CANDIDATES keys or tiles qualify, the lists are incomplete, and
-    the result is some number above CANDIDATES. Only `is_live` tiles are read.
+    `memory` are pointers to the lists of keys and of differences. If more than CANDIDATES keys or tiles qualify, the
+    lists are incomplete, and the result is some number above CANDIDATES. Only `is_live` tiles are read.
     """
     KEYS, LISTED = memory
     TILE: tl.constexpr = COLUMNS // LANES
@@ -348,7 +350,7 @@ def average_values(
 
     Each program writes PARTS (B·H·Q, spans, C), weighted sums of values over a span, and TOTALS (B·H·Q, spans), sums of
     weights. FINISHED counts the finished programs of each block of queries; the last of them adds up the spans.
-    HIDES says that some keys are masked or were not read: then values whose weights are all 0 are not read.
+    HIDES says that keys may be masked or unread: then values whose weights are all 0 are not read.
     """
     ROUGH: tl.constexpr = V.dtype.element_ty != tl.float32
     block = queries_of_program(LENGTHS, queries, keys, diagonal, heads, group, CAUSAL, HAS_LENGTHS, ROWS)

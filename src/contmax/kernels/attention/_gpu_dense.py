@@ -1,7 +1,7 @@
 """Attention of dense blocks of rows by products of whole tiles, like softmax attention.
 
-A block of rows is dense if the list of one of its rows overflows; with few keys, where lists do not pay, all blocks
-are dense. Programs of other blocks return at once: thus the host never waits to know whether a block is dense.
+A block of rows is dense if the lists of its rows do not pay (`_gpu_candidates`), mostly because one overflows. With few
+keys all blocks are dense. Programs of other blocks return at once, so the host never waits to know which are dense.
 """
 
 import triton
@@ -42,7 +42,7 @@ _NO_BLOCK = tl.constexpr(2**31 - 1)
 # Steps bring ln Σ p to 0. In half precision and for α < 2, a step is the last if ln Σ p before it is at most
 # min(_MASS_BEFORE_LAST·k, 0.1), k = 1/(α − 1), or with Halley's method _MASS_BEFORE_HALLEY·k. After it most rows
 # have ln Σ p ≤ 0.001, and `attend_dense` accepts _MASS_LEFT. Steps also end if one leaves more than _LEAST_FALL of the
-# largest ln Σ p in the block: what is left is then rounding error, as in rows whose scores share a large number.
+# largest ln Σ p in the block: the rest is then rounding error, as in rows of scores with a large common offset.
 _MASS_BEFORE_LAST = tl.constexpr(0.02)
 _MASS_BEFORE_HALLEY = tl.constexpr(0.19)
 _MASS_LEFT = tl.constexpr(0.002)
@@ -65,7 +65,7 @@ def _first_bounds(
     q, K, kj, rows, start, end, key_count, extras, unit, epsilon,
     D: tl.constexpr, WIDTH: tl.constexpr, COLUMNS: tl.constexpr, POWER: tl.constexpr,
 ):  # fmt: skip
-    """For rows without lists: the maximum, NaN if a score is not finite, and a lower bound of the normaliser, (R,).
+    """For rows without lists: maxima (NaN if not finite, or if α is invalid) and lower bounds of the normalisers, (R,).
 
     Scores are multiples of `unit`. The bound is the normaliser of COLUMNS scores, a part of the row: for each column
     of a block of keys, the largest score in this column of all blocks.
@@ -174,7 +174,7 @@ def solve_dense(
                     moves = moves & exceeds(total, normaliser, t, epsilon, POWER, ROUGH)
                 normaliser += step
                 t -= epsilon * step
-                # The support shrinks as the normaliser grows: blocks without mass before a step have none after it.
+                # The support shrinks as the normaliser grows, so blocks without mass before a step have none after it.
                 # (If Halley's step goes too far, the mass that is lost is less than rounding.)
                 high = tl.max(tl.max(highs, 1), 0)
                 low = tl.minimum(tl.min(tl.min(lows, 1), 0), high)

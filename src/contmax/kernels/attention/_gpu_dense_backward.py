@@ -33,7 +33,7 @@ from contmax.kernels.rows._gpu_rows import curvature, saturated, unbiased
 
 @triton.jit
 def _state_of(STATES, rows):
-    """Load `state_of_rows` of a block. Rows that do not exist get any p: it is multiplied by a cotangent of 0."""
+    """Load `state_of_rows` of a block. Rows that do not exist get an arbitrary p; their cotangents are 0."""
     at, inside = STATES + rows.first * 4 + tl.arange(0, DENSE_ROWS) * 4, rows.inside
     first, second = tl.load(at, mask=inside, other=0.0), tl.load(at + 1, mask=inside, other=1.0)
     return first, second, tl.load(at + 2, mask=inside, other=0.0), tl.load(at + 3, mask=inside, other=0.0)
@@ -152,7 +152,7 @@ def dense_keys_backward(
             head = b * heads + h
             extras = Extras(scale, M + (b * mb + h * mh), (mi, mj), HAS_MASK, B + (b * bb + h * bh), (bi, bj), HAS_BIAS)
             epsilon = epsilon_of_heads(A, fixed_epsilon, h, PER_HEAD, DENSE_ROWS)
-            # Visit the blocks of rows with mass in these keys, in runs of neighbours: Triton pipelines a run.
+            # Visit the blocks of rows with mass in these keys in runs of neighbours, because Triton pipelines a run.
             low, high = first_and_end(DENSE, head * row_blocks + blocks, blocks < row_blocks)
             has_mass = (low <= n // COLUMNS) & (n // COLUMNS < high)
             for POWER in tl.static_range(ORDER, 1 if PER_HEAD else ORDER + 1):
@@ -166,7 +166,7 @@ def dense_keys_backward(
                                 CAUSAL, HAS_LENGTHS, HAS_SPANS, not HAS_LISTS,
                             )  # fmt: skip
                             first_row = row_block * DENSE_ROWS
-                            # Queries of a sequence without keys may hold NaN: load zeros.
+                            # Queries that may attend no key may hold NaN: load zeros.
                             asks = rows.inside & (rows.ends > 0) if HAS_LENGTHS or HAS_SPANS else rows.inside
                             q = load_rows(Q + (b * qb + h * qh), qi, first_row, asks, D, WIDTH)
                             g = load_rows(G + (b * gb + h * gh), gi, first_row, rows.inside, C, WIDTH)

@@ -28,8 +28,8 @@ _KEY_BLOCK = 64
 _LISTED_TOGETHER, _THREADS_OF_A_ROW, _MANY_MAXIMA = 16, 8, 256
 # `list_undecided` multiplies 32 keys at a time, not 16, if a group of four tiles has this many keys or more.
 _LONG_TILE = 512
-# If the undecided tiles (`_gpu_candidates`) of a row hold more keys than this, the row's block is dense:
-# L/_UNDECIDED_SHARE for L keys, or _FEW_UNDECIDED if that is more.
+# A row makes its block dense if its undecided tiles (`_gpu_candidates`) hold more than
+# max(L/_UNDECIDED_SHARE, _FEW_UNDECIDED) of the L keys.
 _UNDECIDED_SHARE, _FEW_UNDECIDED = 16, 256
 # Decoding: the most candidates per row; then the numbers of tiles, values, spans, and scores of dense rows that are
 # loaded at a time.
@@ -61,7 +61,7 @@ def listing(kind: AttentionKind) -> Listing:
     """The `Listing` of a kind, by blocks of queries whose tile maxima take up to `Tuning.bytes_of_maxima`."""
     tuning, queries = kind.tuning, kind.queries
     wide = _width_of_tiles(kind)
-    # Round up, because `tile_maxima` writes whole blocks.
+    # Round the number of tiles up, because `tile_maxima` writes whole blocks.
     tiles = blocks_of(kind.keys, max(tuning.columns, wide)) * max(tuning.columns // wide, 1) * 4
     together = max(1, tuning.bytes_of_maxima // (kind.all_heads * tiles * 8) // tuning.rows) * tuning.rows
     together = min(together, blocks_of(queries, tuning.rows) * tuning.rows)

@@ -4,7 +4,8 @@ Gradients of queries are sums over the lists of the rows. For gradients of keys 
 sorted by block of keys, then by block of rows. `rank_entries` counts the entries of each *cell* (a pair of a block of
 rows and a block of keys) and ranks entries within their cell; a cumulative sum of the counts gives the offset of each
 cell. Hence the order of entries, and every sum, is deterministic. `listed_keys_backward` takes the entries of one block
-of keys per program, and sums their queries and cotangents by products with a matrix of one nonzero number per entry.
+of keys per program, and sums the queries and cotangents of their rows by products with a matrix that has one nonzero
+number per entry.
 """
 
 import triton
@@ -119,7 +120,7 @@ def attend_listed(
                     support = _solved(lists, solved, POWER, ROUGH, CAPACITY, CAPACITY)
         tl.debug_barrier()
         V += b * vb + (h // group) * vh
-        # Gather 32/R keys per row, one per thread, if registers suffice. Of fewer keys each thread would read all.
+        # Gather 32/R keys per row, one per thread, if registers suffice: with fewer keys, threads would repeat loads.
         TOGETHER: tl.constexpr = 32 // R if WIDTH * V.dtype.element_ty.primitive_bitwidth <= 1024 else _TOGETHER
         part = tl.arange(0, TOGETHER)
         total = tl.zeros([R, WIDTH], tl.float32) + (maximum * 0.0)[:, None]  # NaN stays NaN
@@ -299,7 +300,7 @@ def listed_keys_backward(
     """Write DK (key heads, keys, D) and DV (key heads, keys, C); a block of keys has `cells` cells (`entries_of`).
 
     If a key head has dense blocks of rows, their part, DENSE_DK and DENSE_DV, is added, and blocks of keys without
-    entries are skipped: `dense_keys_backward` has written them.
+    entries are skipped, because `dense_keys_backward` has written their gradients.
     """
     block, key_head = block_and_head(abreast)
     groups = heads // group

@@ -32,7 +32,10 @@ def bound_pages(
     CAUSAL: tl.constexpr, HAS_MASK: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_LENGTHS: tl.constexpr,
     D: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, PAGE: tl.constexpr, PAGES: tl.constexpr,
 ):  # fmt: skip
-    """Write BOUNDS (B·H·Q, pages): upper bounds of the scores; −∞ where no key may be attended, +∞ if a box has NaN."""
+    """Write BOUNDS (B·H·Q, pages): upper bounds of the scores in each page.
+
+    A bound is −∞ where no key may be attended, and +∞ where the numbers of the box are NaN or too large.
+    """
     block = queries_of_program(LENGTHS, queries, keys, diagonal, heads, group, CAUSAL, HAS_LENGTHS, ROWS)
     b, h = block.b, block.h[:, None]
     extras = Extras(scale, M + (b * mb + h * mh), (mi, mj), HAS_MASK, B + (b * bb + h * bh), (bi, bj), HAS_BIAS)
@@ -93,7 +96,7 @@ def bound_thresholds(
     A, MAXIMA, THRESHOLDS, tiles, queries, heads, fixed_epsilon,
     ORDER: tl.constexpr, PER_HEAD: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """Write THRESHOLDS (B·H·Q,), lower bounds of τ: scores up to them have no weight; −∞ if all keys must be read."""
+    """Write THRESHOLDS (B·H·Q,), lower bounds of τ: scores up to these have no weight; −∞ if all keys must be read."""
     row = tl.program_id(0).to(tl.int64)
     tile = tl.arange(0, WIDE)
     maxima = tl.load(MAXIMA + row * tiles + tile, mask=tile < tiles, other=NOTHING)[None, :]

@@ -20,7 +20,7 @@ DENSE_ROWS = tl.constexpr(_DENSE_ROWS)
 LANES = tl.constexpr(4)
 # The precision of float32 products.
 PRECISION = tl.constexpr("tf32x3")
-# Arguments for which Triton must not specialise (say, for multiples of 16): one compiled kernel serves all lengths.
+# Arguments that Triton must not specialise (say, for multiples of 16), so that one compiled kernel serves all lengths.
 ANY_SIZE = ("begin", "last", "queries", "keys", "diagonal", "abreast")
 # If α is a tensor, each kernel contains its code twice, for two values of K (how powers are computed): ANY_POWER for
 # any α, and FAR_POWER, which is faster, for α ≥ 1.1.
@@ -94,7 +94,7 @@ def keys_of(LENGTHS, b, keys, HAS_LENGTHS: tl.constexpr):
 
 @triton.jit
 def end_of(row, key_count, diagonal, CAUSAL: tl.constexpr):
-    """The end of the keys that a row may attend: the length or the causal mask forbids all keys from it on."""
+    """The end of the keys that a row may attend: the length or the causal mask forbids this and all later keys."""
     if CAUSAL:
         return tl.minimum(tl.maximum(row + 1 + diagonal, 0), key_count)
     else:
@@ -118,8 +118,8 @@ def limits_of(
 def first_of(begins, ends, block: tl.constexpr, HAS_SPANS: tl.constexpr):
     """The first key that any row may attend, rounded down to whole blocks; 0 without spans.
 
-    If no row has keys (all `ends` are 0) it is 2³⁰. A larger number would overflow: pipelined loops add a block to the
-    first key before they compare it with the end.
+    If no row has keys (all `ends` are 0) the result is 2³⁰. A larger number would overflow, because pipelined loops
+    add a block to the first key before they compare it with the end.
     """
     if HAS_SPANS:
         return tl.min(tl.where(ends > 0, begins, 2**30), 0) // block * block
@@ -138,7 +138,7 @@ def are_allowed(j, inside, begins, ends, HAS_SPANS: tl.constexpr):
 
 @triton.jit
 def start_of(row, stride):
-    """The offset of a row, in 64 bits. (Offsets within a block of rows have 32 bits: half the instructions.)"""
+    """The offset of a row, in 64 bits. (Offsets within a block of rows have 32 bits, to halve the instructions.)"""
     return tl.cast(row, tl.int64) * stride
 
 
@@ -199,7 +199,7 @@ def epsilon_of_heads(A, fixed_epsilon, h, PER_HEAD: tl.constexpr, R: tl.constexp
 
 @triton.jit
 def has_power(A, h, K: tl.constexpr, PER_HEAD: tl.constexpr):
-    """Whether head h runs the code for K, in kernels that contain it for each K in turn.
+    """Whether head h runs the code for K, in kernels that contain the code for several K in turn.
 
     The loop is ``for K in tl.static_range(ORDER, 1 if PER_HEAD else ORDER + 1)``. If α is one number, the only K is
     ORDER, and every head runs it. For α per head, heads with α ≥ 1.1 run FAR_POWER, others ANY_POWER.
@@ -233,7 +233,7 @@ def dense_rows(
     LIMITS, b, head, block, queries, keys, diagonal, extras, SHIFTS, is_shifted,
     CAUSAL: tl.constexpr, HAS_LENGTHS: tl.constexpr, HAS_SPANS: tl.constexpr, HAS_SHIFTS: tl.constexpr,
 ):  # fmt: skip
-    """The `Rows` of a block. If `is_shifted` (a row may have a shift ≠ 0), `unmasked` is 0: all scores are shifted."""
+    """The `Rows` of a block. If `is_shifted` (a row may have a shift ≠ 0), `unmasked` is 0, which shifts all scores."""
     row = block * DENSE_ROWS
     index, first = row + tl.arange(0, DENSE_ROWS), head * queries + row
     inside = index < queries
@@ -272,7 +272,8 @@ def dense_scores(q, k, n, rows, extras):
 def shift_of_rows(maximum, epsilon, unit):
     """The number to subtract from all scores of a row, (R,): the row's maximum if it is large, else 0.
 
-    `line_of_roots` applied to scores that share a large number would lose digits, which differences of scores have.
+    Where the scores of a row have a large common offset, `line_of_roots` of the scores themselves would lose the digits
+    that differences of scores still have.
     """
     return tl.where(tl.abs(maximum * unit) * epsilon > _LARGE, maximum, 0.0)
 
@@ -292,7 +293,7 @@ def line_of_roots(maximum, t, epsilon, unit, K: tl.constexpr):
 def powers_of_line(x, slope, base, epsilon, K: tl.constexpr):
     """Weights, escorts and roots of scores x, (R, n), to four digits; `slope` and `base` are `line_of_roots`."""
     u = tl.fma(x, slope[:, None], base[:, None])
-    # Roots up to the rounding error of the line, a multiple of |base|, count as 0.
+    # At α = 2 (K = 1) roots up to the rounding error of the line, a multiple of |base|, count as 0.
     u = tl.where(u > (tl.abs(base) * AT_THRESHOLD)[:, None], u, 0.0) if K == 1 else tl.maximum(u, 0.0)
     weight, escort = powers_of_roots(u, epsilon, K)
     return weight, escort, u
@@ -350,13 +351,13 @@ def state_of_rows(maximum, t, total, epsilon, unit, K: tl.constexpr, ROUGH: tl.c
 
 @triton.jit
 def by_lane(x):
-    """Each thread's sum over its part of a row, (R, LANES), of x (R, n) laid out as a matrix product: no exchange."""
+    """Each thread's sum over its part of a row, (R, LANES), of a matrix product x (R, n), without any exchange."""
     return tl.sum(tl.sum(tl.reshape(x, [x.shape[0], x.shape[1] // (2 * LANES), LANES, 2]), 3), 1)
 
 
 @triton.jit
 def by_lane_of_products(a, b):
-    """`by_lane` of a·b. As the compiler may not fuse products and sums (`gpu/README.md`), `tl.fma` fuses half."""
+    """`by_lane` of a·b. The compiler may not fuse products and sums (`gpu/README.md`), so `tl.fma` fuses half."""
     shape: tl.constexpr = [a.shape[0], a.shape[1] // (2 * LANES), LANES, 2]
     a_left, a_right = tl.split(tl.reshape(a, shape))
     b_left, b_right = tl.split(tl.reshape(b, shape))

@@ -3,12 +3,13 @@ r"""Tile maxima, the two largest scores of every tile of a row: all that is stor
 In the layout of a matrix product four threads share a row. Of 64 neighbouring keys thread l = 0 … 3 holds the sixteen
 keys 8i + 2l + e, i < 8, e < 2. These keys are a *tile*, so that threads find maxima without any exchange. For long rows
 a tile unites these keys of several neighbouring groups of 64. The place of a score in its tile is written over the last
-bits of the score, of whose 24 bits 15 or more remain. That is enough for half precision; `list_undecided` computes
-scores of float32 again.
+bits of the score, of whose 24 bits 15 or more remain for up to 2¹⁸ keys. That is enough for half precision;
+`list_undecided` computes scores of float32 again.
 
 Keys are read from the last to the first, because keys near a query often have the largest scores. A block of keys is
-skipped if each of its scores is more than 1/(α − 1) below a score that its row has already seen: it has no mass. (A
-product of −∞ in any other block becomes NaN when its place is written over its last bits, and so does its row.)
+skipped if each of its scores is more than 1/(α − 1) below a score that its row has already seen, because no
+key of the block has mass. (A product of −∞ in any other block becomes NaN when its place is written over its last bits,
+and then so does its row.)
 """
 
 import triton
@@ -35,8 +36,8 @@ from contmax.kernels.attention._gpu_scores import (
 from contmax.kernels.gpu._instructions import marked
 from contmax.kernels.rows._gpu_solve import NOTHING
 
-# A program tests whether it can skip the last 1/_SEARCHED_SHARE of its blocks of keys, at least _SEARCHED_FIRST. If it
-# can skip half of these, it tests the other blocks too.
+# A program tests whether it can skip each of the last 1/_SEARCHED_SHARE of its blocks of keys, or of the last
+# _SEARCHED_FIRST if these are more. If it skips at least half of them, it tests the other blocks too.
 _SEARCHED_SHARE = tl.constexpr(8)
 _SEARCHED_FIRST = tl.constexpr(2)
 
@@ -184,8 +185,8 @@ def tile_maxima(
     whole = end_of(begin + block * ROWS, key_count, diagonal, CAUSAL) // COLUMNS * COLUMNS
     if HAS_MASK or HAS_BIAS or HAS_SPANS:
         whole = 0
-    # Blocks are read down to block `start`, with the first key that any query may attend, rounded down to a multiple of
-    # WIDE: the maxima of four tiles, which share WIDE keys, are stored only once all of these keys are read.
+    # Blocks are read down to block `start`, that of the first key that any query may attend, rounded down to a
+    # multiple of WIDE: the maxima of four tiles, which share WIDE keys, are stored when all these keys have been read.
     start = first_of(begins, ends, WIDE if WIDE > COLUMNS else COLUMNS, HAS_SPANS) // COLUMNS
     GROUPS: tl.constexpr = COLUMNS // WIDE if WIDE <= COLUMNS else 1
     STRIPS: tl.constexpr = LANES * GROUPS
@@ -207,7 +208,7 @@ def tile_maxima(
         best = larger(best, _largest(x))
         counts = tl.full([], True, tl.int1)
         first, second = _take_block(x, first, second, counts, n, to, COLUMNS, WIDE)
-    # A product more than `reach` below another of its row has no mass; the factor 1.02 leaves room for rounding.
+    # A product more than `reach` below another of its row has no mass; the factor 1.02 allows for rounding.
     reach = 1.02 / (epsilon_of_heads(A, fixed_epsilon, h, PER_HEAD, ROWS) * scale)
     blocks = whole // COLUMNS
     rest = tl.maximum(blocks - tl.maximum(blocks // _SEARCHED_SHARE, _SEARCHED_FIRST), 0)

@@ -1,6 +1,7 @@
 """Operators of entmax attention by Triton's kernels, and their arguments and results: options, lists, gradients.
 
-The operators are forward, backward, and decoding. α is one number, or a tensor with one number per head, (H,).
+The operators are forward, backward, decoding, and decoding by pages. α is one number, or a tensor with one number per
+head, (H,).
 """
 
 from typing import Any, NamedTuple
@@ -29,7 +30,7 @@ class AttentionOptions(NamedTuple):
     """Arguments of attention beside queries, keys, values and α."""
 
     mask: Tensor | None  # boolean, broadcastable to (B, H, Q, L), or None
-    # Added to the scores: broadcastable to (B, H, Q, L), one number per distance (`is_by_distance`), or None.
+    # Added to the scores: broadcastable to (B, H, Q, L), or one number per distance (`is_by_distance`); or None.
     bias: Tensor | None
     lengths: Tensor | None  # the number of keys of each sequence, (B, 1, …), or None
     diagonal: int | None  # query i may attend only keys j ≤ i + diagonal; None without a causal mask
@@ -42,15 +43,15 @@ class AttentionOptions(NamedTuple):
 class AttentionLists(NamedTuple):
     """The tensors that the backward pass needs. A row is a query of one head; its list holds the keys of its support.
 
-    A block of DENSE_ROWS rows is dense if a list in it would be too long. With few keys all blocks are dense: `keys`,
-    `weights` and `counts` are then empty. With many keys `shifts` is empty.
+    A block of DENSE_ROWS rows is dense if its lists do not pay (`_gpu_candidates`), mostly because one overflows. With
+    few keys all blocks are dense: `keys`, `weights` and `counts` are then empty. With many keys `shifts` is empty.
     """
 
     keys: Tensor  # (B·H, Q, LIST_CAPACITY), int32: the lists; undefined from the row's count on
     weights: Tensor  # p of these keys, float32
     counts: Tensor  # (B·H, Q), int32: lengths of the lists; 0 in dense blocks
-    # (B·H, Q, 2), float32: the row's largest score, NaN if a score is NaN; then a lower bound of its normaliser
-    # A, or in dense blocks t = 1 − (α − 1)A.
+    # (B·H, Q, 2), float32: the row's largest score less its shift, NaN if it is not finite; then a lower bound of
+    # the normaliser A, or in dense blocks t = 1 − (α − 1)A.
     starts: Tensor
     # (B·H, blocks of rows), int64: 0 for a block with lists. For a dense block first + 2³²·end: its mass lies in
     # the blocks of keys first … end − 1.
@@ -139,7 +140,7 @@ def empty_attended(
 def attention_fits(query: Tensor, key: Tensor, value: Tensor) -> bool:
     """Whether Triton's kernels take tensors of these sizes, (*batch, H, Q, d), (*batch, G, L, d) and (*batch, G, L, c).
 
-    The kernels also need α in (1, 2], which this function does not check.
+    The kernels also need a number α in (1, 2] or a tensor of α in [1, 2], which this function does not check.
     """
     if 0 in (*query.shape, *key.shape, *value.shape):
         return False
@@ -160,7 +161,7 @@ def decoding_fits(query: Tensor, key: Tensor, value: Tensor, page: int = 128) ->
 def pages_fit(query: Tensor, key: Tensor, value: Tensor, page: int) -> bool:
     """Whether `decoding_by_pages` takes these tensors and `page` keys per page, if `attention_fits` is true of them.
 
-    All queries of a key head must be in one program, because only the queries of a program share what is read.
+    All queries of a key head must be in one program, because only queries of one program share the pages that are read.
     """
     rows = query.shape[-3] // key.shape[-3] * query.shape[-2]
     return rows <= MOST_DECODED_ROWS and decoding_fits(query, key, value, page)

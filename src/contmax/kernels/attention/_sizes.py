@@ -40,7 +40,7 @@ def widest_head(like: Tensor) -> int:
 
 
 def most_keys_without_lists(alpha: float | Tensor, like: Tensor) -> int:
-    """Rows of up to this number of keys have no lists: products of whole tiles cost less in the dtype of `like`."""
+    """Rows of up to this number of keys have no lists: in the dtype of `like` products of whole tiles cost less."""
     if like.element_size() > 2:
         return 0  # float32 products take several times as long
     has_long_lists = isinstance(alpha, float) and alpha <= _SMALL_ALPHA
@@ -67,7 +67,7 @@ class Tuning:
     registers: int = 128  # of `tile_maxima`; float32, a mask or a bias lifts the limit
     list_warps: int = 4  # of `list_keys`
     list_registers: int = 168  # of `list_keys`
-    many_registers: int = 128  # of `list_keys` for rows of many tiles: twice as many threads share such a row
+    many_registers: int = 128  # of `list_keys` for rows of many tiles, which twice as many threads share
     undecided_stages: int = 2  # of `list_undecided`
     undecided_registers: int = 128  # of `list_undecided`
     listed_rows: int = 4  # `attend_listed`: rows per program
@@ -80,7 +80,7 @@ class Tuning:
     dense_columns: int = 64  # kernels for dense blocks: keys per block
     dense_warps: int = 4  # of kernels for dense blocks
     dense_stages: int = 3  # of `solve_dense` and `attend_dense`
-    dense_gradient_stages: int = 3  # of their gradients
+    dense_gradient_stages: int = 3  # of `dense_queries_backward`, `dense_keys_backward`
     dense_registers: int | None = 168  # of `solve_dense` and `dense_queries_backward`
 
     def for_heads(self, width: int, like: Tensor) -> "Tuning":
@@ -129,12 +129,12 @@ TUNING = Tuning()
 _DECODED_TOGETHER, _BYTES_OF_BLOCK = 128, 2**15
 # Decoding: the most queries per program.
 MOST_DECODED_ROWS = 64
-# Decoding: the number of programs that a GPU runs at once, and the most blocks of keys per program. Programs with more
-# blocks would end at very different times.
+# Decoding: the number of programs that an H200 runs at once, and the most blocks of keys per program. Programs with
+# more blocks would end at very different times.
 _PROGRAMS, _MOST_BLOCKS = 264, 32
 # The sum of the largest rounding errors of a score and of the bound of its page, relative to Σ |q·k| over the channels.
 ROUNDING_OF_PAGES = 4e-6
-# Tiles per block of keys, and the most per row: one program holds all tile maxima of a row.
+# Tiles per block of keys, and the most tiles per row, because one program holds all tile maxima of a row.
 _TILES_OF_BLOCK, _MOST_TILES = 4, 2**15
 
 

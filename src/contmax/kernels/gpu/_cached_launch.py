@@ -85,7 +85,7 @@ class Launch:
         elif not _triton_private.LAUNCHES_DIRECTLY:
             call.compiled[self.grid](*tensors, *self.after_tensors)
         else:
-            # Addresses replace tensors: of a tensor the launcher would call `data_ptr`, and let the driver check it.
+            # Pass addresses: for a tensor the launcher would call `data_ptr` and have the driver check the result.
             _, start, before = call
             start(*self.grid, current_stream_of(device), *before, *addresses, *self.after_tensors)
 
@@ -140,7 +140,7 @@ class ReadyLaunch:
 def _compiled_kernels(*known: Any) -> dict[tuple[Any, ...], DirectCall]:
     """A dictionary from kinds of tensors to compiled kernels, empty at first.
 
-    There is one for each `known`: a function, the options of its launch, and the kinds of its numbers.
+    There is one dictionary for each `known`: a function, the options of its launch, and the kinds of its numbers.
     """
     return {}
 
@@ -164,4 +164,4 @@ def known_of_number(n: float) -> Any:
     """
     if type(n) is not int:
         return type(n)
-    return "one" if n == 1 else (n >> 31, n % 16 == 0)  # the shift gives 0 or −1 for all integers of 32 bits
+    return "one" if n == 1 else (n >> 31, n % 16 == 0)  # n >> 31 is 0 or −1 if n has 32 bits

@@ -11,7 +11,7 @@ from contmax.kernels import blocks_of, power_of_two
 
 
 class Rows(NamedTuple):
-    """The memory layout of tensors of one shape (*batch, n): rows of n elements. Batch axes become three, a, b, c."""
+    """The memory layout of tensors of one shape (*batch, n): rows of n elements. Batch axes are merged to a, b, c."""
 
     total: int  # number of rows
     columns: int  # n
@@ -107,7 +107,7 @@ class Block(NamedTuple):
 CHUNK = 512
 # (columns of a slice, capacity of its candidate list): the fastest on an H200 for few rows, and for many rows.
 _SLICES_OF_FEW, _SLICES_OF_MANY = (8192, 256), (32768, 512)
-# Kernels read only _SHORT slots of each list of a row if none of its lists is longer: most lists are short.
+# Most lists are short: if none of a row's lists has more than _SHORT entries, kernels read only _SHORT slots of each.
 _SHORT = 128
 # Lists are longer by this factor if each row has its own α, because rows with α close to 1 have large supports.
 _LONGER = 4

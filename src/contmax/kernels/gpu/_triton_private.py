@@ -63,7 +63,7 @@ def _has_defaults() -> bool:
 
 
 # The settings assigned in this process, and the callbacks of hooks. While all four are empty, Triton has its defaults,
-# and to test this is faster than `_has_defaults`. If Triton has other settings at import, _SETTINGS is never empty.
+# and testing for this is faster than `_has_defaults`. If Triton has other settings at import, _SETTINGS is never empty.
 _SETTINGS = vars(_RUNTIME) if _has_defaults() else {"changed": True}
 _COMPILER_SETTINGS = vars(_COMPILATION)
 _ENTER_HOOKS, _EXIT_HOOKS = (
