@@ -90,7 +90,7 @@ def bare_apply(function: type[torch.autograd.Function]) -> Callable[..., Any]:
 
 
 def needs_reference(cotangent: Tensor) -> bool:
-    """Whether a backward pass must use the reference: it may be differentiated, or autograd.grad runs it under vmap.
+    """Whether a backward pass must use the reference, as it may be differentiated or autograd.grad runs it under vmap.
 
     In torch.compile it need not, because a backward pass that is traced there is never differentiated.
     """

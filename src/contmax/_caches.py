@@ -127,12 +127,12 @@ class DeviceCache(Generic[_Content]):
         if is_captured(arguments[-1]):  # type: ignore[arg-type]
             if shared is None:
                 return self._make(*arguments)
-            # A graph reads the tensor until the graph is freed, which we cannot observe: never evict it.
+            # A graph reads the tensor until the graph is freed, which we cannot observe, so never evict the tensor.
             self._captured[arguments] = shared
         return (shared or self._added(arguments)).read()
 
     def finished(self, *arguments: Hashable) -> _Content:
-        """The result, after the host has waited for it: traced programs read a tensor without waiting."""
+        """The result, after the host has waited for it, because traced programs read a tensor without waiting."""
         shared = self._made.get(arguments) or self._added(arguments)
         shared.finish()
         return shared.read()

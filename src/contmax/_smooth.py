@@ -1,7 +1,7 @@
 r"""Quotients such as log1p(y)/y, which are 0/0 where a deformed logarithm or exponential becomes the ordinary one.
 
-A branch of ``torch.where`` gets a harmless argument wherever it is not selected, because the derivative multiplies
-that branch by zero, and zero times NaN or ∞ would be NaN.
+A branch of ``torch.where`` gets a harmless argument wherever it is not selected. There the backward pass multiplies the
+derivative of the branch by zero, and zero times NaN or ∞ would be NaN.
 """
 
 import functools
@@ -17,9 +17,9 @@ from contmax._typing import Float
 _Number = TypeVar("_Number", float, Tensor)
 
 # Coefficients cₙ of artanh(w)/w − 1 ≈ Σ cₙ w²ⁿ, n ≥ 1, for |w| ≤ 1/3. This polynomial interpolates at Chebyshev nodes
-# in w² and needs two thirds of the terms of the power series, whose coefficients are 1/(2n+1). The two tuples below it
-# are power series: of sinh(x)/x = Σ x²ⁿ/(2n+1)! for |x| ≤ 1, and of its derivative in x². All three have enough terms
-# for an error of the *second* derivative below one rounding in float64.
+# in w² and needs two thirds of the terms of the power series, whose coefficients are 1/(2n+1). _SINH_OVER and
+# _SINH_OVER_SLOPE are power series: of sinh(x)/x = Σ x²ⁿ/(2n+1)! for |x| ≤ 1, and of its derivative in x². All three
+# have enough terms for an error of the *second* derivative below one rounding in float64.
 ARTANH_EXCESS = (
     0.3333333333333333,
     0.2,

@@ -1,4 +1,4 @@
-"""Every private name of torch that contmax uses, in one place: torch may change them in any release.
+"""Every private name of torch that contmax uses, in one place, because torch may change them in any release.
 
 `tests/test_torch_private.py` checks the meaning of each, on the oldest and the newest torch that we support, and that
 no other file uses a private name.

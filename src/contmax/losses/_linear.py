@@ -4,14 +4,14 @@ Each of T tokens has a hidden vector h, logits z = W h + b of C classes, p̂ = e
 fixed α ≤ 2 two operators work on blocks of the logits. The forward pass computes z of a block of tokens, and from it
 (p̂ − q) W, which times the cotangent is the gradient of h. The gradient of W is computed in one of two ways:
 
-* By Triton's kernels for α ≥ 1.25, the forward pass lists the classes in the support of each token's p̂, and the
+* With Triton's kernels and α ≥ 1.25, the forward pass lists the classes in the support of each token's p̂, and the
   backward pass sums hidden vectors over these lists.
 * Otherwise the backward pass recomputes z for a block of classes and all tokens. One matrix product gives the gradients
   of these rows of W, which are rounded once.
 
-A token's statistics are four numbers that turn a logit into p̂: the maximum of z, t = p_max^(α−1), p_max = max p̂, and
-the mass that smoothing gives to each class. In place of p_max, Triton's kernels store the reciprocal of the sum of the
-token's unnormalised probabilities, see kernels/losses/README.md.
+A token's statistics are four numbers. Three turn a logit into p̂: the maximum of z, t = p_max^(α−1), and p_max = max p̂.
+The fourth is the mass that smoothing gives to each class. In place of p_max, Triton's kernels store the reciprocal of
+the sum of the token's unnormalised probabilities, see kernels/losses/README.md.
 """
 
 import functools
@@ -37,8 +37,8 @@ from contmax.maps._threshold import deformed_exp
 
 # The class id of ignored tokens, whose hidden vectors may be NaN. On a GPU other ids outside [0, C) give a NaN loss.
 _IGNORED = torch.iinfo(torch.int64).min
-# Numbers of blocks: of tokens in the forward pass, of classes in the backward pass, and of either for Triton's kernels.
-# These take larger blocks, since they allocate one tensor of the size of a block; torch operations allocate several.
+# Numbers of blocks: of tokens in the forward pass, of classes in the backward pass, and of both with Triton's kernels.
+# Their blocks are larger, since they allocate one tensor of the size of a block; torch operations allocate several.
 _TOKEN_BLOCKS, _CLASS_BLOCKS, _BLOCKS_FUSED = 64, 128, 24
 # Least sizes of blocks. A block longer than a tile consists of whole tiles: matrix products of other sizes are slow.
 _FEWEST_TOKENS, _FEWEST_CLASSES = 32, 128
@@ -300,13 +300,13 @@ def _losses_and_statistics(logits: Tensor, loss: LinearLoss, fused: bool) -> tup
     z = logits.to(wide_dtype(logits.dtype))
     losses, p = losses_and_map(z, loss.alpha, loss.target.unsqueeze(-1), None, loss.smoothing, -1)
     top, p_max = z.amax(-1), p.amax(-1)
-    # Take t = 1 in a fully masked row, where p_max = 0: for α < 1 its power would be infinite.
+    # Take t = 1 in a fully masked row, where p_max = 0: for α < 1 the power of 0 would be infinite.
     t = torch.where(p_max == 0, 1, p_max) ** (loss.alpha - 1)
     return losses.squeeze(-1), torch.stack([top, t, p_max, torch.full_like(t, loss.smoothing / z.shape[-1])], -1)
 
 
 def _residual(logits: Tensor, ids: Tensor, loss: LinearLoss, statistics: Tensor, g: Tensor, fused: bool) -> Tensor:
-    """g (p̂ − q) for a block of logits, in their dtype; may overwrite the logits. `ids` count from its first class."""
+    """g (p̂ − q) for a block of logits, in their dtype; may overwrite them. `ids` count from the block's first class."""
     if fused:
         from contmax.kernels.gpu._launch import in_parts
         from contmax.kernels.losses._gpu_losses import write_gradients

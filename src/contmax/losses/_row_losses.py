@@ -1,7 +1,7 @@
 """Losses of logits z along an axis, before weights and reduction: by torch operations, or by Triton's kernels.
 
-p̂ = entmax(z), q is the target with smoothing s, and e_y the indicator of class y. Torch operations take any α and save
-one tensor of the shape of z, the gradient p̂ or p̂ − q. A backward pass that may be differentiated recomputes it.
+p̂ = entmax(z), q is the target with smoothing s, and e_y the indicator of class y. Torch operations take any α and save,
+besides z, one tensor of its shape: the gradient p̂ or p̂ − q. A backward pass that may be differentiated recomputes it.
 """
 
 import functools

@@ -43,7 +43,7 @@ def check_scores(scores: Tensor, dim: int, name: str) -> None:
 def output_dtype(scores: Tensor) -> torch.dtype:
     """The dtype of p: the dtype of the scores, or float32 for half precision under autocast, as for torch.softmax."""
     dtype = scores.dtype
-    # Check first whether autocast is on for any device: mostly it is not, and this is quicker than for one device.
+    # First check whether autocast is on for any device: this is quicker than for one device, and mostly it is off.
     if dtype in HALF_PRECISION and autocast_is_on_anywhere() and torch.is_autocast_enabled(device_type(scores)):
         return torch.float32
     return dtype
@@ -60,8 +60,8 @@ def tempered(scores: Tensor, temperature: float | Tensor, dim: int) -> Tensor:
         raise ValueError(
             f"temperature must be positive; got {_described(temperature)}. Pass 1.0 to leave scores as they are."
         )
-    # Raise the temperature to `smallest`, which has a finite inverse. Scores less their maximum are at most 0, so the
-    # quotient can overflow only to −inf, a score with probability 0.
+    # Raise the temperature to at least `smallest`, which has a finite inverse. Scores less their maximum are at most 0,
+    # so the quotient can overflow only to −inf, a score with probability 0.
     smallest = torch.finfo(scores.dtype).tiny
     temperature = temperature.clamp(min=smallest) if isinstance(temperature, Tensor) else max(temperature, smallest)
     return below_maximum(scores, dim) / temperature

@@ -74,8 +74,8 @@ def pull_back(
 def regularized_max(scores: Tensor, alpha: float | Tensor, dim: int) -> tuple[Tensor, Tensor]:
     """The maximiser p of ⟨x, p⟩ − Ω_α(p), and the gain: the maximum Ω*_α(x) less max x, of size 1 along `dim`.
 
-    The gain is in float64, and −inf where nothing may be attended. It is returned alone, because added to a large max x
-    it would lose its digits.
+    The gain is in float64, and −inf where nothing may be attended. It does not include max x, because added to a large
+    max x it would lose its digits.
     """
     backend = backend_of_map(scores, alpha)
     x, alpha = axis_last(scores, dim), alpha_of_rows(alpha, scores, dim)

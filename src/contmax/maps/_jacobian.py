@@ -8,9 +8,9 @@ Points have masses w, the escort weights are s = p^{2−α} (0 off the support),
 So the derivative in α is the Jacobian in x applied to −D: one formula, smooth through α = 1, where D = ½ ln²p.
 See Martins et al. 2020, Eq. jacobians_discrete and the proposition on the generalised covariance.
 
-Where one point j, the anchor, has nearly all the mass w s, v_j − ⟨v⟩ cancels. So the code uses v − ⟨v⟩ = c − ⟨c⟩ with
-c = v − v_j, which is exactly 0 at the anchor: ⟨c⟩ is a sum over the other points. The distribution lies along the last
-axis.
+Where one point j, the anchor, has nearly all the mass w s, v_j − ⟨v⟩ loses digits by cancellation. So the code uses
+v − ⟨v⟩ = c − ⟨c⟩ with c = v − v_j. It is exactly 0 at the anchor, so ⟨c⟩ is a sum over the other points only. The
+distribution lies along the last axis.
 """
 
 import torch
@@ -67,10 +67,10 @@ def _bounded_product(p: Tensor, v: Tensor, alpha: float, weights: Tensor | None)
 class _Escort:
     """The escort weights s = p^{2−α} for any α, as logarithms in float64; the anchor is the point of largest mass w s.
 
-    For α > 2 a small probability has an enormous s, often beyond the range of the dtype, while the derivative itself is
-    of order one: the largest entry of s (c − ⟨c⟩), with c = 0 at the anchor, is at least half of max s |c|. So s c is
-    divided by its maximum e^Λ, and the mass w s by its maximum e^L: quotients are at most one, and those that underflow
-    are negligible. The pivots (the anchor, Λ and L) are constants in derivatives, as no result depends on them.
+    For α > 2 a small probability has an enormous s, often beyond the range of the dtype. So s c, with c = 0 at the
+    anchor, is divided by e^Λ = max s |c|, and the mass w s by its maximum e^L: quotients are at most one. Those that
+    underflow are negligible, because the largest |s (c − ⟨c⟩)| is at least half of max s |c|. The pivots (the anchor,
+    Λ and L) are constants in derivatives, as no result depends on them.
     """
 
     def __init__(self, p: Tensor, alpha: float | Tensor, weights: Tensor | None) -> None:

@@ -1,9 +1,9 @@
 """The normaliser A that makes exp_{2−α}(x − A) sum to one, or for α > 2 the support and then the probabilities.
 
 Here exp_{2−α}(v) = [1 + (α−1)v]₊^{1/(α−1)}, so for α > 1 a score below the threshold τ = A − 1/(α−1) has probability 0.
-Scores x lie along the last axis. For 0 < α ≤ 2 Newton's method finds A; the maximum of the scores is subtracted before,
-so that A ≥ 0 unless points have weights. For α > 2 a search over the sorted scores finds the support, and then one
-smooth scalar equation is solved, in logarithms. No function of this file is differentiated: `_jacobian` holds the
+Scores x lie along the last axis. For 0 < α ≤ 2 Newton's method finds A; callers first subtract the maximum of the
+scores, so that A ≥ 0 unless points have weights. For α > 2 a search over the sorted scores finds the support, and then
+one smooth scalar equation is solved, in logarithms. No function of this file is differentiated: `_jacobian` holds the
 implicit derivatives.
 """
 

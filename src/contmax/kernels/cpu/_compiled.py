@@ -25,7 +25,7 @@ def kernel(**options: Any) -> Callable[[Callable[..., None]], Any]:
 
     def compile_lazily(function: Callable[..., None]) -> Any:
         compiled = njit(nogil=True, **options)(function)
-        with contextlib.suppress(RuntimeError):  # neither the folder of the file nor the user's cache can be written
+        with contextlib.suppress(RuntimeError):  # raised if neither the file's folder nor the user's cache is writable
             compiled._cache = _CacheByDigest(function)
         return compiled
 

@@ -13,7 +13,7 @@ from numba.extending import intrinsic, overload
 
 CONTRACT = {"contract"}  # fused multiply–add
 
-# Adding 1.5·2⁵² (float32: 1.5·2²³) rounds a number to an integer, and leaves it in the low bits of the sum.
+# Adding 1.5·2⁵² (float32: 1.5·2²³) rounds a number to an integer, which is in the low bits of the sum.
 _ROUND64, _ROUND64_BITS = 6755399441055744.0, 0x4338000000000000
 _ROUND32 = np.float32(12582912.0)
 _SQRT_HALF64, _SQRT_HALF32 = 0x3FE6A09E667F3BCD, np.int32(0x3F3504F3)

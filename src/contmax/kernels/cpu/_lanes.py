@@ -105,7 +105,7 @@ def _compress(typing_context, source, offset, mask, target, position):  # type: 
 
 @intrinsic
 def _expand(typing_context, source, position, mask, factor, target, offset, count):  # type: ignore[no-untyped-def]
-    """Fill target[offset:offset + count]: lanes that `mask` selects get factor·source[position:] in turn, others 0."""
+    """Fill at most `count` lanes at target[offset]: those in `mask` get factor·source[position:] in turn, others 0."""
 
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
         vector, pointer, align, suffix = _vector_at(context, builder, signature.args[0], *arguments[:2])

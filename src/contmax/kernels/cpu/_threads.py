@@ -41,7 +41,8 @@ def matrix_of(tensor: Tensor) -> Any:
 def over_rows(kernel: Callable[..., None], matrix: Any, *arrays: Any, work: int = 1) -> None:
     """Call kernel(matrix, *arrays, start, stop) on ranges of the rows, on as many threads as torch uses.
 
-    `work` is the time of an element relative to that of a score of α-entmax: more threads share expensive elements.
+    `work` is the time of an element relative to that of a score of α-entmax: the larger it is, the fewer elements
+    per thread are enough.
     """
     rows, columns = matrix.shape
     arrays = (matrix, *arrays)

@@ -3,9 +3,9 @@
 `rows._gpu_row_loss` has the equations and symbols. The forward pass stores statistics per row, from which the backward
 pass recomputes p̂:
 
-* the maximum; t = 1 − εA with ε = α − 1 and the normaliser A; 1/Σ weights; the share of smoothing per allowed class;
-* the maxima of tiles of CHUNK logits, for rows of several tiles: tiles without mass are not read again;
-* the factor of the targets, if they are soft.
+* the maximum; t = 1 − εA with ε = α − 1 and the normaliser A; 1/Σ weights; the smoothing per allowed class;
+* for rows of several tiles of CHUNK logits, the maximum of each tile: tiles without mass are not read again;
+* for soft targets, their factor (1−s)/S.
 """
 
 import triton
@@ -78,7 +78,7 @@ def write_gradients(
     """Write the gradients of logits and, if `grad_target` is given, of soft targets; g (*batch) are the cotangents.
 
     `in_parts` calls this function. `grad` may be z itself if z is contiguous. For class ids the first four statistics
-    are enough. Without the other statistics, the maxima of tiles, z may be a block of the rows' columns.
+    are enough. If only these are passed, z may be a block of the columns, with class ids counted from its first column.
     """
     z, target, statistics, g = side_by_side(z), laid_out(target), statistics.contiguous(), resolved(g)
     tensors, rows = as_rows(z, byte_mask(mask, z))
@@ -205,7 +205,7 @@ def loss_gradient(
             x = tl.load(X + at + columns, mask=allowed, other=-float("inf")).to(tl.float32)
             residual += tl.sum(probabilities(x[None, :], top, t, inverse, epsilon, K), 0)
             if NEEDS_TARGET:
-                # If a target > 0 has score −inf, the loss is +inf whatever other scores are: omit ∂⟨z, q⟩/∂q = z.
+                # If a target > 0 has score −inf, the loss is +inf whatever the other scores are: omit z = ∂⟨z, q⟩/∂q.
                 score = tl.where((scale > 0.0) & (x > -float("inf")), x - top, 0.0)
                 slope = tl.sum(slope_of_negentropy(target[None, :], scale, smoothing, epsilon, K), 0) - score
                 tl.store(DY + here, saturated(tl.where(wanted, g * tl.abs(scale) * slope, 0.0), DY), mask=inside)

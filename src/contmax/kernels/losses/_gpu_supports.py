@@ -2,8 +2,8 @@
 
 The prediction p̂ of most rows of logits has mass on a few classes only; q is the target. A list holds these classes,
 and the rows of the weight W that belong to them are added in float32. Where a list would be too long, a dense product
-takes its place. The host does not know which rows those are: programs of the dense product cover all rows of logits,
-and end at once if none needs it.
+takes its place. The host does not know which rows of logits have such a list. So programs of the dense product cover
+all rows, and a program ends at once if none of its rows needs the product.
 """
 
 import torch
@@ -110,7 +110,7 @@ def _add_listed_rows(
     inside = d < channels
     y = tl.load(Y + r).to(tl.int64)
     known = inside & (y >= 0) & (y < n)
-    # A row with a NaN has an empty list and t = NaN: t·0 makes its product NaN.
+    # A row with a NaN has an empty list and t = NaN: adding t·0 makes its product NaN.
     total = tl.zeros([BLOCK], tl.float32) + tl.load(STATISTICS + r * stat_stride + 1) * 0.0
     total -= (1.0 - smoothing) * tl.load(W + y * w_stride + d, mask=known, other=0.0).to(tl.float32)
     if SMOOTHS:

@@ -1,9 +1,9 @@
 """Σ_t g_t (p̂_t − q_t) h_tᵀ over tokens t: the gradient of a loss with respect to the weight of a linear layer.
 
 g_t is the cotangent of a token's loss, q_t its target. Its prediction p̂_t mostly has mass on a few classes, which are
-listed. The pairs (token, class) are sorted by class, so that pairs of neighbouring classes lie side by side: a program
+listed. The pairs (token, class) are sorted by class, so that pairs of neighbouring classes lie side by side. A program
 sums the hidden vectors h_t of the pairs of a block of classes in float32, by products with a matrix that has one entry
-per pair.
+per pair, the coefficient of h_t.
 
 Tokens with mass on more classes than a list holds are *long*. The host does not know which tokens are long, so the
 device sorts them to the front: programs without a long token end at once, the others recompute logits and multiply
@@ -174,7 +174,7 @@ def _sum_rows(
     first_class, n, channels, width, h_stride,
     CLASSES: tl.constexpr, CHANNELS: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    """Store a (CLASSES, CHANNELS) tile of the gradient of W: sums over pairs and long tokens, and EVERY (smoothing)."""
+    """Store a (CLASSES, CHANNELS) tile of the gradient of W: sums over pairs and long tokens plus EVERY (smoothing)."""
     tile = first_class // CLASSES + tl.program_id(0)
     c = tile * CLASSES + tl.arange(0, CLASSES)
     d = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
@@ -245,7 +245,7 @@ def _make_residuals(
     DEPTH: tl.constexpr,
 ):  # fmt: skip
     """Store a tile of the residuals g (p̂ − (1−s) e_y) of long tokens, from recomputed logits."""
-    # Programs traverse groups of tiles, GROUP tiles high, column by column, so that rows of W stay in the cache.
+    # Consecutive programs take the same classes and up to GROUP tiles of tokens, so that rows of W stay in the cache.
     across = GROUP * tl.cdiv(end - begin, CLASSES)
     group, place = tl.program_id(0) // across, tl.program_id(0) % across
     height = tl.minimum(tl.cdiv(tokens, ROWS) - group * GROUP, GROUP)

@@ -17,8 +17,8 @@ REDUCTION = {"reassoc", "nsz", "contract"}
 ZERO = np.uint64(0)
 # Scores per chunk of a sum: within a chunk sums have the precision of the scores, across chunks float64.
 CHUNK = np.uint64(512)
-# Scores per chunk of the final sum (`weights`), which divides all probabilities, and so must be more accurate than sums
-# of Newton's steps: each lane adds few terms, because rounding errors of equal terms (flat rows) add up.
+# Scores per chunk of the final sum (`weights`). All probabilities are divided by it, so it must be more accurate than
+# the sums of Newton's steps. Chunks are short, so that in a lane few rounding errors of equal terms (flat rows) add up.
 LAST_CHUNK = np.uint64(32) * PROCESSOR_LANES
 
 

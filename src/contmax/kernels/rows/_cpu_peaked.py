@@ -1,7 +1,8 @@
 r"""Delicate rows, whose gradient depends on the last digits of small probabilities: they are solved again in float64.
 
 There are two kinds. If one score has most of the mass, the gradient is as small as the other probabilities, and has
-their relative error. For 3/2 < α < 2 the gradient depends on p^{2−α}, which is steep where p is small.
+their relative error. If α > 3/2 and a score is next to the threshold, its small p matters, because the gradient depends
+on p^{2−α}, which is steep where p is small, and at α = 2 jumps at p = 0.
 
 With v = x − max x, ε = α − 1, d = v + 1/ε and the normaliser A, p = [1 + ε(v − A)]₊^{1/ε} = [ε(d − A)]₊^{1/ε}. Near the
 threshold v and 1/ε cancel, so d is computed by sums whose rounding errors are added back. We solve for A, since the
@@ -89,7 +90,7 @@ def sharpen(x, r, row, listed, places, distances, shares, p):  # type: ignore[no
 
 @njit
 def _list(x, r, lowest, listed, places):  # type: ignore[no-untyped-def]
-    """List the scores of row r above `lowest`, and their places; return their number. Skips blocks without any."""
+    """List the scores of row r above `lowest`, and their places, and return their number. Skip blocks without any."""
     n, count = np.uint64(x.shape[1]), ZERO
     for start in range(ZERO, n, _BLOCK):
         stop = min(n, start + _BLOCK)

@@ -31,8 +31,8 @@ from contmax.kernels.rows._cpu_solve import (
     pad,
 )
 
-# The most rows that are solved side by side, and the most scores that these rows may have together: their buffers then
-# fit into the fastest cache.
+# The most rows that are solved side by side, and the most scores that several such rows may have together, so that
+# their buffers fit into the fastest cache.
 _MOST_TOGETHER = 8
 _SCORES_TOGETHER = 2048
 
@@ -175,7 +175,8 @@ def backward_rows(p, g, alpha, grad, grad_alpha, start, stop):  # type: ignore[n
         _centre(cotangent, n, escort, anchor, product / total)
         expand_above(p, r * columns, columns, zero, cotangent, ZERO, one, grad, r * columns)
         if needs_alpha:
-            # `cotangent` now holds the gradient, which sums to 0: subtract an anchor from D, so that less is rounded.
+            # `cotangent` now holds the gradient of the scores. It sums to 0, so a constant may be subtracted from D.
+            # Without D at the largest p, the terms of ⟨D, gradient⟩ and their rounding errors are smaller.
             grad_alpha[r] = -_product(curvature, cotangent, n, _anchor(weight, curvature, n))[0]
 
 
@@ -239,13 +240,13 @@ def _escort_and_curvature(p, n, epsilon, s, d):  # type: ignore[no-untyped-def]
         series = log_p * log_p * (c0 + y * (c1 + y * (c2 + y * (c3 + y * (c4 + y * tail)))))
         direct = (y * power - power + one) * inverse_square
         s[ZERO, i] = w if inside else zero
-        # If s is 0, D is not used, and may overflow.
+        # Where s is 0, D is not needed and might overflow: store 0.
         d[ZERO, i] = (series if abs(y) < near else direct) if w > zero else zero
 
 
 @njit(fastmath=REDUCTION | {"nnan"})
 def _anchor(p, g, n):  # type: ignore[no-untyped-def]
-    """g at the largest p. Callers subtract it: with most of the mass on one point, g less its mean would cancel."""
+    """g at the largest p. Callers subtract it: g less its mean would lose digits if one point has most of the mass."""
     wide_vectors()
     lowest = g.dtype.type(-np.inf)
     top, anchor = p.dtype.type(0), lowest

@@ -1,9 +1,9 @@
 """The normaliser A of rows of α-entmax, 0 < α ≤ 2, and the scores that may have mass.
 
 Reference: `contmax.maps._threshold.newton_normaliser`. At α = 2, 3/2, 4/3 and 5/4 Newton's method takes a few
-multiplications per score. At any other α it takes logarithms; there one evaluation at the next larger of these four
-gives lower bounds of A and of the threshold τ = A − 1/(α−1). Only scores above τ have mass, so scores below its bound
-are dropped.
+multiplications per score. At any other α it takes logarithms. If such an α exceeds 1, one evaluation at the next larger
+of these four gives lower bounds of A and of the threshold τ = A − 1/(α−1). Only scores above τ have mass, so scores up
+to the bound of τ are dropped.
 
 A step of Newton's method waits for the previous step, so a processor works best on several rows side by side.
 Indices are unsigned: a loop that starts at a signed number would not be vectorised.
@@ -18,7 +18,7 @@ from contmax.kernels.cpu import _elementary as fast
 from contmax.kernels.cpu._lanes import LANES, compress_above, wide_vectors
 from contmax.kernels.rows._cpu_evaluate import ZERO, integer_power, shifted, sums
 
-# LLVM unrolls loops over logarithms to this many scores per turn; rows are padded to a multiple.
+# LLVM unrolls loops over logarithms to this number of scores per turn; rows are padded to a multiple of it.
 _TURN = np.uint64(2) * LANES
 # Spare entries at the end of each row of a buffer, for padding or for the last vector that `compress_above` writes.
 ROOM = _TURN
@@ -168,7 +168,11 @@ def _excess(mass, epsilon, k):  # type: ignore[no-untyped-def]
 
 @njit(error_model="numpy")
 def _tolerance(epsilon, order, eps):  # type: ignore[no-untyped-def]
-    """The excess E from which a step leaves an error E² ≈ eps, or Eᵏ if k < 2: Σ p^{2−α} is Hölder of order k − 1."""
+    """The largest excess E at which a step is the last: such a step leaves an error of about eps.
+
+    This error is about E² for ε ≤ ½. For ε > ½, that is k < 2, it is about Eᵏ, because the slope Σ p^{2−α} is only
+    Hölder continuous in A, of order k − 1. An excess of at most 4 eps counts as rounding.
+    """
     if epsilon == 0.0:
         return np.finfo(np.float64).max  # one step is exact
     if epsilon <= 0.5:

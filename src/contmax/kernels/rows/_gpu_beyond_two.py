@@ -1,7 +1,8 @@
 r"""α-entmax for α > 2, in float64 with logarithms, as in `contmax.maps._threshold`, but without sorting rows.
 
 A tensor α may have values on both sides of 2, and the host would have to wait for the device to read them. So these
-kernels run after the ordinary kernels for every tensor α; programs whose rows have α ≤ 2 end at once.
+kernels run after the ordinary kernels for every tensor α (a number α > 2 is passed as a tensor), and programs whose
+rows have α ≤ 2 end at once.
 
 With ε = α − 1 all probabilities follow from x_m, the smallest score in the support, and its probability v:
 
@@ -54,7 +55,7 @@ def key_of(bits):
 @triton.jit
 def last_in_support(X, M, at, mask_at, n, top, epsilon, HAS_MASK: tl.constexpr, CHUNK: tl.constexpr):
     """x_m, the smallest score with Σ p_i(0) < 1 over the scores above it."""
-    high = key_of(top.to(tl.float32).to(tl.int32, bitcast=True)).to(tl.int64)  # at the maximum the sum is 0
+    high = key_of(top.to(tl.float32).to(tl.int32, bitcast=True)).to(tl.int64)  # the sum above the maximum is 0
     low = tl.zeros_like(high) - 2139095041  # the key of −inf, where the sum is not below 1
     for _ in range(32):
         middle = (low + high) >> 1
@@ -110,7 +111,7 @@ def forward_beyond_two(
                 maxima = tl.maximum(maxima, tl.where(x == x, x, -float("inf")))
                 broken = tl.maximum(broken, (x != x).to(tl.int32))
             top = tl.max(maxima, 0)
-            # Fully masked rows and rows with NaN or +inf have zeros or NaN from the ordinary kernel.
+            # The ordinary kernel has written zeros to fully masked rows, and NaN to rows with NaN or +inf.
             if (tl.max(broken, 0) == 0) & (tl.abs(top) < float("inf")):
                 lowest = last_in_support(X, M, at, mask_at, n, top, epsilon, HAS_MASK, CHUNK)
                 log_v = last_log_probability(X, M, at, mask_at, n, lowest, epsilon, HAS_MASK, CHUNK)
@@ -142,7 +143,8 @@ def curvature_of(log_p, y):
 def moved_by_alpha(p, log_p, log_s, last_log_p, epsilon):
     """s (D − D_j) with s = p^{2−α}, D from `curvature_of`, and D_j the D of the smallest p > 0.
 
-    −∂p/∂α is s (D − ⟨D⟩), with ⟨D⟩ the mean of D under the weights s: callers subtract it (`contmax.maps._jacobian`).
+    The gradient of α is −Σ s D (g − ⟨g⟩), where g is the cotangent (`contmax.maps._jacobian`). A constant such as D_j
+    may be subtracted from D, because Σ s (g − ⟨g⟩) = 0.
     """
     y, last = epsilon * log_p, epsilon * last_log_p
     near = tl.maximum(tl.abs(y), tl.abs(last)) <= 1.0

@@ -1,4 +1,4 @@
-"""Candidate lists of rows that do not fit on the chip: many programs read a row once, and list scores above a bound.
+"""Candidate lists of rows that do not fit on the chip: a program reads a slice once, and lists scores above a bound.
 
 The threshold of any part of a row is a lower bound of the row's threshold. A program of one warp reads a slice of a row
 tile by tile, and remembers the largest score that each of its threads has met. The threshold of these 32 scores is a
@@ -14,7 +14,7 @@ from contmax.kernels.rows._gpu_row_loss import soft_sums
 from contmax.kernels.rows._gpu_rows import epsilon_of_rows, row_offsets
 from contmax.kernels.rows._gpu_solve import below, climb
 
-# If no thread has more scores of a tile to list than this, each thread lists its scores one by one.
+# If no thread has more than this number of scores of a tile to list, each thread lists its own scores one by one.
 _FEW_OF_A_THREAD = tl.constexpr(3)
 # The relative rounding error of maximum + A − score in float32, with a margin.
 _LAST_BITS = tl.constexpr(2.4e-7)
@@ -47,7 +47,8 @@ def append(VALUES, PLACES, first, count, x, bound, column, CAPACITY: tl.constexp
            HAS_PLACES: tl.constexpr):  # fmt: skip
     """Append the scores of a tile above `bound`, and their places, to a list of `count` scores; returns the new count.
 
-    If no thread has many of these scores, each thread appends its own, so that no score moves between threads.
+    If no thread has more than _FEW_OF_A_THREAD of these scores, each thread appends its own, so that no score moves
+    between threads.
     """
     columns = column + tl.arange(0, x.shape[0])
     above = x > bound
@@ -164,7 +165,7 @@ def list_support(
     P, DX, MASSES, PLACES, COUNTS, n,
     SLICE: tl.constexpr, CHUNK: tl.constexpr, CAPACITY: tl.constexpr, VECTOR: tl.constexpr,
 ):  # fmt: skip
-    """List the support of a slice of p, and write zeros to DX. A NaN in p makes the list overflow: p is read again."""
+    """List the support of a slice of p, and write zeros to DX. If p has a NaN, the list overflows: p is read again."""
     here = tl.program_id(0).to(tl.int64) * n
     slice_ = tl.program_id(0) * tl.num_programs(1) + tl.program_id(1)
     first = slice_.to(tl.int64) * CAPACITY

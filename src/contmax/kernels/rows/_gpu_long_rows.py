@@ -1,7 +1,7 @@
 """Rows that do not fit on the chip: forward and backward from lists of the scores that may have mass (`_gpu_lists`).
 
-If a list of a row overflowed, the whole row is read again: once per step of Newton's method, and three times in the
-backward pass.
+If a list of a row overflowed, the forward pass reads the whole row again for each step of Newton's method, and for p.
+The backward pass then reads it three times.
 """
 
 import triton
@@ -127,7 +127,7 @@ def solve_long_row(
     CHUNK: tl.constexpr, SLICE: tl.constexpr, CAPACITY: tl.constexpr, SLICES: tl.constexpr, SLOTS: tl.constexpr,
     SHORT: tl.constexpr,
 ):  # fmt: skip
-    """If IS_MAP, store p on the support, and Ω* − max x if NEEDS_OMEGA; else store the loss and its statistics.
+    """If IS_MAP, store p on the support (and Ω* − max x if NEEDS_OMEGA); otherwise store the loss and its statistics.
 
     Off the support `list_scores` wrote zeros. SLICES and SLOTS are powers of two ≥ the slices of a row and the slots of
     a list; SHORT slots are enough for most lists.
@@ -168,7 +168,7 @@ def solve_long_row(
             # Read the row once more after the last step, for its sums.
             climbing = (not arriving) & (steps < 40)
             if not ROUGH and K != 1 and K <= 2:  # as in `solved_from`
-                # End with a step that does not change t (or A, where |ε| < 0.1), even if Σ p exceeds 1.
+                # After arriving, continue while Σ p exceeds 1 and steps change t (or A, where |ε| < 0.1).
                 near = tl.abs(epsilon) < 0.1
                 moves_on = tl.where(near, normaliser + step != normaliser, t - epsilon * step != t)
                 left = moves_on & exceeds(total, normaliser, t, epsilon, K, ROUGH)
@@ -254,7 +254,7 @@ def backward_long_rows(
         slope = fill_listed(*listed, K, NEEDS_ALPHA, ROUGH, SLICE, CAPACITY, SLICES, SLOTS)
     else:
         # The anchor, which is subtracted from g, is g at the largest p. Threads wait for each other in a reduction, so
-        # reduce only after each reading of the row.
+        # reduce once after each of the three readings of the row, not in each chunk.
         top, anchors = tl.zeros([CHUNK], tl.float32), tl.zeros([CHUNK], tl.float32)
         wrong = tl.zeros([CHUNK], tl.float32)
         for start in range(0, n, CHUNK):

@@ -10,7 +10,7 @@ through ε = 0,
 
     Ω_α(y/S) = Σ (y/S) h(y/S) / α,      h(y/S) = S^{−ε} h(y) + h(1/S),
 
-so one reading of y gives the mass, ⟨z, y⟩ and Ω_α(y/S).
+so one reading of y gives S, ⟨z, y⟩ and Ω_α(y/S).
 """
 
 import triton
@@ -19,16 +19,16 @@ import triton.language as tl
 from contmax.kernels.rows._gpu_rows import inverse_cube_root
 from contmax.kernels.rows._gpu_solve import below, log, relative_weights
 
-# `deformed_log` replaces smaller numbers by this: their powers are negligible, and `log` takes no smaller numbers.
+# `deformed_log` replaces smaller numbers by this, because `log` takes none. Targets this small hardly change a loss.
 _LEAST = tl.constexpr(1e-37)
-# From this |α − 1| on, `contmax.deformed.tsallis_negentropy`, the reference, uses Ω's definition in float32, else a
-# stable form. The slopes of the two differ by a constant (`slope_of_negentropy`).
+# In float32 the reference, `contmax.deformed.tsallis_negentropy`, uses the definition of Ω from this |α − 1| on, and a
+# stable form below it. The slopes of the two forms differ by a constant (`slope_of_negentropy`).
 _FAR_FROM_ONE = tl.constexpr(0.0186)
 
 
 @triton.jit
 def store_statistics(STATISTICS, r, exists, width, top, t, total, share):
-    """Store the first four statistics: maximum, t, 1/Σ weights, share of smoothing per allowed class; each (R,)."""
+    """Store the first four statistics: maximum, t, 1/Σ weights, `share` (smoothing per allowed class); (R,) each."""
     at = STATISTICS + r.to(tl.int64) * width
     tl.store(at, top, mask=exists)
     tl.store(at + 1, t, mask=exists)
@@ -91,7 +91,7 @@ def deformed_log(y, epsilon, K: tl.constexpr):
 
 @triton.jit
 def soft_sums(y, below, epsilon, K: tl.constexpr):
-    """Σ y, Σ y h(y), Σ y·`below`, and whether a target y > 0 has score −inf, (R,) each; `below`: score − a maximum."""
+    """Σ y, Σ y h(y), Σ y·`below`, and whether a y > 0 has score −inf, (R,) each; `below` is scores less a maximum."""
     has_target = y > 0.0
     possible = below > -float("inf")
     # A NaN target stays NaN.
@@ -103,11 +103,11 @@ def soft_sums(y, below, epsilon, K: tl.constexpr):
 
 @triton.jit
 def soft_terms(mass, bits, product, impossible, epsilon, smoothing, K: tl.constexpr):
-    """(1−s)·(Ω(q) − ⟨z, q⟩) for q = y/S, from `soft_sums`; and (1−s)/S, negative if a y > 0 has score −inf."""
+    """(1−s)·(Ω(q) − ⟨z − max z, q⟩), q = y/S, from `soft_sums`; and (1−s)/S, negative if a y > 0 has score −inf."""
     mass = tl.where(mass == 0.0, 1.0, mass)
     shift = deformed_log((1.0 / mass)[:, None], epsilon, K)
-    # S^{−ε} = 1 + ε h(1/S).
     shift = tl.sum(shift, 1)
+    # S^{−ε} = 1 + ε h(1/S).
     negentropy = ((1.0 + epsilon * shift) * (bits / mass) + shift) / (1.0 + epsilon)
     cost = tl.where(impossible > 0, float("inf"), negentropy - product / mass)
     scale = (1.0 - smoothing) / mass
@@ -118,7 +118,7 @@ def soft_terms(mass, bits, product, impossible, epsilon, smoothing, K: tl.conste
 def slope_of_negentropy(y, scale, smoothing, epsilon, K: tl.constexpr):
     """∂Ω(q)/∂q at q = y/S for y > 0, else 0, (R, B); `scale`, (R,), is (1−s)/S from `soft_terms`."""
     q = y * (tl.abs(scale) / tl.where(smoothing < 1.0, 1.0 - smoothing, 1.0))[:, None]
-    # A constant does not change the slope along the simplex; this one makes it equal to that of the torch reference.
+    # A constant does not change the slope along the simplex. With this one the slope equals the torch reference's.
     far = tl.abs(epsilon) >= _FAR_FROM_ONE
     constant = tl.where(far, 1.0 / tl.where(far, epsilon, 1.0), 1.0 / (1.0 + epsilon))
     return tl.where(q > 0.0, deformed_log(tl.where(q > 0.0, q, 1.0), epsilon, K) + constant[:, None], 0.0)

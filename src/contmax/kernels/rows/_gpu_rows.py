@@ -125,7 +125,7 @@ def curvature(p, epsilon, ROUGH: tl.constexpr = False):
 
 @triton.jit
 def unbiased(along, rest, rates, mass):
-    """`along` = Σ s D (g − ⟨g⟩), corrected by `rest` = Σ s (g − ⟨g⟩), which is 0 but for the rounding error of ⟨g⟩.
+    """`along` = Σ s D (g − ⟨g⟩), corrected for the rounding error of ⟨g⟩: but for it `rest` = Σ s (g − ⟨g⟩) would be 0.
 
     `rates` is Σ s D, `mass` Σ s; each is (R,). s is p^{2−α}, D `curvature`.
     """
@@ -136,7 +136,7 @@ def unbiased(along, rest, rates, mass):
 def pulled_back(p, g, epsilon, K: tl.constexpr, ROUGH: tl.constexpr, NEEDS_ALPHA: tl.constexpr):
     """Gradients of scores, s (g − ⟨g⟩), (R, B), and if NEEDS_ALPHA of α, −Σ s D (g − ⟨g⟩), (R,), D = `curvature`."""
     s = escort_of(p, epsilon, K, ROUGH)
-    # Take g relative to its value at the largest p: where one point has nearly all the mass, g − ⟨g⟩ would cancel.
+    # Subtract from g its value at the largest p: where one point has nearly all the mass, g − ⟨g⟩ would lose digits.
     anchor = tl.max(tl.where(p == tl.max(p, 1)[:, None], g, -float("inf")), 1)
     centred = tl.where(p > 0.0, g - anchor[:, None], 0.0)
     mass, moment = sums(s, s * centred)

@@ -20,16 +20,16 @@ from contmax.kernels.gpu._instructions import quick_log2, quick_power
 # Scores at or below this number are masked.
 NOTHING = tl.constexpr(-1.0e30)
 _MOST_STEPS = tl.constexpr(40)
-# `climb` ends after a step of A of at most this times t: the error is then about the square of this last step, except
-# at α = 2 (_LINEAR), where p has a kink.
+# `climb` ends with a step of A that is at most this number times t. The error that remains is about the square of this
+# step, except at α = 2 (_LINEAR), where p has a kink.
 _LAST_STEP = tl.constexpr(3e-4)
 _LAST_STEP_ROUGH = tl.constexpr(3e-3)
 _LAST_STEP_LINEAR = tl.constexpr(3e-7)
-# How much Σ p may exceed 1: before the last step if ROUGH, else after it.
+# The most by which Σ p may exceed 1: if ROUGH, before the last step of `climb`; else after this step.
 _LAST_MASS_ROUGH = tl.constexpr(2e-2)
 _LAST_MASS = tl.constexpr(4e-6)
-# Roots up to this multiple of the largest root count as 0. At α = 2 the gradient jumps where the threshold equals a
-# score, as it may in rows of tied scores: a score that rounding lifts above the threshold would change the gradient.
+# Roots up to this fraction of the largest root count as 0. In rows of tied scores the threshold may equal a score. At
+# α = 2 the gradient jumps there, so rounding must not lift this score above the threshold.
 AT_THRESHOLD = tl.constexpr(4e-7)
 
 
@@ -146,7 +146,7 @@ def relative_weights(y, t, epsilon, K: tl.constexpr, ROUGH: tl.constexpr = False
     elif K > 0:
         return powers_of_roots(tl.maximum(tl.fma(y, epsilon[:, None], t[:, None]), 0.0), epsilon, K)
     elif K == 0 and ROUGH:
-        # Masked scores get no mass: for ε > 0 their root is 0; for ε < 0 it is ≥ 1e20, and its exponent < −2 gives 0.
+        # Masked scores get no mass: for ε > 0 their root u is 0; for ε < 0 u ≥ 1e20, and u^{k−1} is 0, as k − 1 < −2.
         return powers_of_roots(tl.maximum(tl.fma(y, (epsilon / t)[:, None], 1.0), 0.0), epsilon, K)
     else:
         v = y * (1.0 / t)[:, None]
@@ -171,7 +171,7 @@ def sums(weight, escort):
 
 @triton.jit
 def shrinking(total, K: tl.constexpr):
-    """1 − total^{−1/K}, with an error up to 2e-7, in the fewest instructions: short rows cannot hide their latency.
+    """1 − total^{−1/K} with an error up to 2e-7, in few instructions, as nothing hides their latency in short rows.
 
     The error is harmless, because weights are divided by their sum in the end.
     """
@@ -198,7 +198,7 @@ def log_mass(total, normaliser, t, epsilon, K: tl.constexpr, ROUGH: tl.constexpr
     if K == 0:
         return log_total + far
     else:
-        # Near α = 1 A is more accurate than t; at larger |ε|, in flat rows, t is more accurate.
+        # ln p_max from A for |ε| < 0.1, where A is more accurate than t; else from t, which is better in flat rows.
         near = log1p_ratio(-epsilon * normaliser, epsilon, -normaliser)
         return log_total + tl.where(tl.abs(epsilon) < 0.1, near, far)
 
@@ -222,7 +222,7 @@ def newton_step(total, slope, normaliser, t, epsilon, K: tl.constexpr, ROUGH: tl
 
 @triton.jit
 def is_climbing(step, t, K: tl.constexpr, ROUGH: tl.constexpr = False, TO_THE_END: tl.constexpr = False):
-    """(R,): whether `step` is so large that one more can improve p (if TO_THE_END, even slightly); False for NaN."""
+    """(R,): whether `step` is so large that another can improve p (if TO_THE_END, even slightly); False for NaN."""
     if K == 1 or TO_THE_END:
         return step > t * _LAST_STEP_LINEAR
     elif ROUGH:
@@ -249,8 +249,9 @@ def exceeds(total, normaliser, t, epsilon, K: tl.constexpr, ROUGH: tl.constexpr)
 def first_bound(y, epsilon, B: tl.constexpr):
     """A lower bound of A and its t, each (R,), from the mean of the scores; NaN if a score is NaN.
 
-    p is a convex function of the score, so p at the mean of the scores is at most the mean of p, 1/B. This bounds A.
-    Scores below −1/ε, which have no mass because A ≥ 0, count as −1/ε: the bound gets closer.
+    p is a convex function of the score, so at the mean of the scores it is at most the mean of all p, 1/B. The bound is
+    the A at which it equals 1/B. Scores below −1/ε have no mass, because A ≥ 0. They count as −1/ε, which raises the
+    mean, and so the bound.
     """
     reaches = epsilon > 1e-3  # else the bound is A ≥ 0
     inverse = 1.0 / tl.where(reaches, epsilon, 1.0)
@@ -302,7 +303,7 @@ def solved_from(y, epsilon, normaliser, t, K: tl.constexpr, ROUGH: tl.constexpr)
     normaliser, t = solve(y, epsilon, normaliser, t, K, ROUGH)
     weight, escort = relative_weights(y, t, epsilon, K, ROUGH)
     total, slope = sums(weight, escort)
-    # The last step, though small, may have left Σ p above 1: then climb on. (For k > 2 this hardly happens.)
+    # The last step, though small, may have left Σ p above 1. Then climb further. (For k > 2 this hardly happens.)
     if not ROUGH and K != 1 and K <= 2:  # noqa: SIM102, decided at compile time
         if tl.max(exceeds(total, normaliser, t, epsilon, K, ROUGH).to(tl.int32), 0) > 0:
             normaliser, t = climb(y, epsilon, normaliser, t, K, False, True)

@@ -15,7 +15,7 @@ where 1 + d are the eigenvalues of :math:`\Sigma^{-1}\Sigma_q`, :math:`\operator
 φ(x) = x − ln(1+x) and χ(x) = eˣ − 1 − x. The second part is the cost of the target's shape; it is zero if p = q.
 
 :math:`\Omega_\alpha(p)` follows from the Rényi negentropy :math:`y = \ln(\int p^\alpha)/(\alpha-1)`. Rescaling p
-changes y only by −½ ln|Cov|. The rest of y,
+adds the same to y as to −½ ln|Cov_p|. The rest of y,
 
 .. math:: \eta_\alpha(p) = \frac{\ln\int p^\alpha}{\alpha-1} + \tfrac12\ln|\operatorname{Cov}_p|,
 
@@ -130,7 +130,8 @@ def _shape_part(gap: Number, delta: Number, log_peak: Tensor) -> Tensor:
     The result is +∞ with zero gradient where it overflows.
     """
     delta = not_negative(delta if isinstance(delta, Tensor) else torch.full_like(log_peak, delta))
-    # The product may be finite where a factor overflows: where εδ > 0, add it to the exponent of ∫q^α.
+    # ∫q^α·(e^{εδ} − 1) may be finite where e^{εδ} alone overflows. So where εδ > 0, compute it as
+    # ∫q^α e^{εδ}·(1 − e^{−εδ}), with one exponential, of `exponent`, for the first two factors.
     grows = gap * delta > 0
     exponent = gap * log_peak + torch.where(grows, gap * delta, 0.0)
     over = exponent > EXPONENT_MAX
