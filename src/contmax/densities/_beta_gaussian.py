@@ -196,7 +196,7 @@ class BetaGaussian(Elliptical, LineDensity):
         return BetaGaussian(self.loc, self._round(factor * self._wide(self.scale)), alpha)
 
     def law(self) -> LineLaw:
-        """The law of (t−μ)/unit, by the cheapest exact route that α allows."""
+        """The law of (t−μ)/unit, by the cheapest exact formula for α."""
         return line_law(self._profile)
 
     def unit(self) -> Tensor:
@@ -208,7 +208,7 @@ class BetaGaussian(Elliptical, LineDensity):
 
     @classmethod
     def _made(cls, loc: Tensor, scale: Tensor, alpha: Number, *, validate_args: bool | None) -> Self:
-        """``cls`` with these parameters, set by BetaGaussian's constructor, since TruncatedParabola's takes no α."""
+        """A ``cls`` with these parameters, set by BetaGaussian's constructor, since TruncatedParabola's takes no α."""
         new = cls.__new__(cls)
         BetaGaussian.__init__(new, loc, scale, alpha, validate_args=validate_args)
         return new

@@ -1,4 +1,4 @@
-r"""The law of a β-Gaussian: its distribution function by the cheapest exact route for each α, and exact draws.
+r"""The law of a β-Gaussian: its distribution function by the cheapest exact formula for each α, and exact draws.
 
 The unit of a law on the line is √ρ·σ, or the half-width for α = ∞. Here ε = α − 1, k = 1/ε and ρ = e^{εC} with C the
 log-density at the mode (``_profile``). Draws do not invert the distribution function. With LLᵀ = Σ, R² = 2ρ/|ε|, z
@@ -57,7 +57,7 @@ class PolynomialLaw(LineLaw):
         if n == 0:
             return self.reach * (1 - 2 * tail)
         with torch.no_grad():
-            # Newton's method in ln z for ln tail, a concave function of ln z: from the left, steps never pass the root.
+            # Newton's method in ln z for ln tail, which is concave in ln z: steps from left of the root never pass it.
             z = (tail / math.comb(2 * n + 1, n + 1)) ** (1 / (n + 1))
             for _ in range(_NEWTON_STEPS):
                 value = self._value(z)
@@ -128,7 +128,7 @@ def draw_offsets(profile: Profile, shape: torch.Size, like: Tensor) -> Tensor:
 
 
 def _mixed(alpha: Tensor, dim: int, shape: torch.Size, like: Tensor) -> Tensor:
-    """The draws of :func:`draw_offsets` for a tensor α, with entries on both sides of 1 and gradients by `_moving`."""
+    """The draws of :func:`draw_offsets` for a tensor α with entries on any side of 1; gradients come from `_moving`."""
     gap = alpha.double() - 1
     with torch.no_grad():
         normal = _normal((*shape, dim), like)
@@ -142,7 +142,7 @@ def _mixed(alpha: Tensor, dim: int, shape: torch.Size, like: Tensor) -> Tensor:
 
 
 def _moving(radius: Tensor, gap: Tensor, dim: int) -> Tensor:
-    """The number 1 with the derivative of ln r in α, for a radius r that moves so that the ball's mass is constant.
+    """The number 1 with the derivative of ln r in α, if r changes so that the ball of radius r keeps its mass.
 
     A derivative through the gamma variable would be unbiased, but its variance grows without bound as α → 1.
     """
@@ -164,7 +164,7 @@ def _moving(radius: Tensor, gap: Tensor, dim: int) -> Tensor:
 def _ball(dim: int, k: float, shape: torch.Size, like: Tensor) -> Tensor:
     """Points of the unit ball with density ∝ (1−‖u‖²)^k."""
     if dim == 2:
-        # Invert the distribution function of ‖u‖², 1 − (1−x)^{k+1}; the angle is uniform.
+        # Invert the distribution function of x = ‖u‖², which is 1 − (1−x)^{k+1}; the angle is uniform.
         square = -torch.expm1(torch.log1p(-_uniform(shape, like)) / (k + 1))
         angle = (2 * math.pi) * _uniform(shape, like)
         radius = _inside(like) * square.sqrt()
@@ -180,7 +180,7 @@ def _inside(like: Tensor) -> float:
 
 
 def _gamma(concentration: float, shape: torch.Size, like: Tensor) -> Tensor:
-    """Gamma draws: for small multiples of ½, sums of exponentials and half a squared normal; else torch's sampler."""
+    """Gamma draws: if 2·concentration is a small integer, sums of exponentials and N(0, 1)²/2; else torch's sampler."""
     doubled = round(2 * concentration)
     if concentration > _ERLANG_MAX or abs(2 * concentration - doubled) > 1e-12 * doubled:
         full = torch.full(shape, concentration, dtype=like.dtype, device=like.device)

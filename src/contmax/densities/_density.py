@@ -58,7 +58,7 @@ class Density(Distribution):
     """The index α: the density is the Ω_α-map of its score. A mixture or a set of samples has none."""
 
     def __init__(self, batch_shape: Size, event_shape: Size = torch.Size()) -> None:  # noqa: B008
-        # Switch off torch's validation whatever its global default, because it refuses points off the support.
+        # Switch off torch's validation, even if it is on by default, because it refuses points off the support.
         super().__init__(batch_shape, event_shape, validate_args=False)
 
     @abstractmethod
@@ -332,9 +332,9 @@ def _brief(value: Tensor) -> str:
 def unchecked(distribution: Distribution, dtype: torch.dtype | None = None) -> Distribution:
     """A copy whose log-probability off the support is −inf instead of an error.
 
-    A Density never raises this error, so it is copied only if a ``dtype`` is given.
-    Parameters are cast to ``dtype`` unless theirs is wider. In float64, quantities derived from the parameters, such as
-    the ends of the support, are free of the rounding of a narrower dtype.
+    A Density never raises this error, so it is copied only if a ``dtype`` is given. Parameters are then cast to
+    ``dtype``, unless their dtype is wider. In float64, quantities derived from the parameters, such as the ends of the
+    support, are free of the rounding of a narrower dtype.
 
     Example:
         >>> uniform = torch.distributions.Uniform(0.0, 1.0)

@@ -43,7 +43,7 @@ def kl_line(p: Distribution, q: Distribution) -> Tensor:
     p, q = (unchecked(d.expand(shape), torch.float64) for d in (p, q))
     inner, outer = landmarks_of(p), landmarks_of(q)
     low, high = inner.low, inner.high
-    # Ends of the two supports that differ by rounding count as equal, if by at most 1e-4 of the length of p's support.
+    # Ends of the supports that differ only by rounding count as equal. `slack` is at most 1e-4 of the length of supp p.
     slack = torch.minimum(8 * torch.finfo(dtype).eps * (high - low + p.mean.abs()), _SLACK_MAX * (high - low))
     slack = torch.where(torch.isfinite(slack), slack, 0.0)
     nested = (low >= outer.low - slack) & (high <= outer.high + slack)
@@ -64,7 +64,7 @@ def gaussian(distribution: Normal | MultivariateNormal | LowRankMultivariateNorm
 
 
 def _kl_beta_gaussians(p: Any, q: Any) -> Tensor:
-    """∫p ln(p/q): closed form for Gaussians, quadrature on the line; else +∞ if supp p leaves supp q, or an error."""
+    """∫p ln(p/q): exact for Gaussians, by quadrature on the line; else +∞ if supp p leaves supp q, an error if not."""
     p, q = (gaussian(x) if isinstance(x, MultivariateNormal) else x for x in (p, q))
     if p.event_shape != q.event_shape:
         raise ValueError(
@@ -80,7 +80,7 @@ def _kl_beta_gaussians(p: Any, q: Any) -> Tensor:
         return divergence.to(dtype)
     if not p.event_shape:
         return kl_line(p, q)
-    # For a tensor α `_index` is NaN, for which every comparison is false: the support of q may be bounded.
+    # If q has a tensor α, its support may be bounded: `_index(q)` is NaN, so that `not _index(q) <= 1` is true.
     if not _index(q) <= 1 and (_index(p) <= 1 or _leaves(p, q, 64 * torch.finfo(wide_dtype(dtype)).eps)):
         shape = torch.broadcast_shapes(p.batch_shape, q.batch_shape)
         return torch.full(shape, math.inf, dtype=dtype, device=p.loc.device)
@@ -91,7 +91,7 @@ def _kl_beta_gaussians(p: Any, q: Any) -> Tensor:
 
 
 def _leaves(p: Any, q: Any, slack: float) -> bool:
-    """Whether in every batch element supp p provably leaves supp q, by more than ``slack`` relative to supp q.
+    """Whether in every batch element supp p provably leaves supp q, by more than ``slack`` times the radius of supp q.
 
     Maximises the distance from the centre of q over supp p, in coordinates in which supp q is the unit ball.
 

@@ -186,7 +186,7 @@ def index_of_moments(samples: Float[Tensor, "n *batch"], weights: Tensor | None)
     .. math:: \kappa = \frac{3(2k+3)}{2k+5},\ k = \frac1{\alpha-1}
               \quad\Rightarrow\quad \alpha = 1 + \frac{2(3-\kappa)}{5\kappa-9}
 
-    between 0.6 for infinite κ and ∞ for κ = 9/5; flatter samples return the largest α, 101.
+    α lies between 0.6 for infinite κ and ∞ for κ = 9/5. For a smaller κ the result is the largest α of a fit, 101.
     """
     wide = samples.to(wide_dtype(samples.dtype))
     share = _shares(weights, wide)

@@ -26,7 +26,7 @@ from contmax.densities._validation import (
 )
 from contmax.numerics import implicit_root, monotone_root
 
-# Largest number of doublings of a bracket of a quantile: enough for tails as heavy as a Cauchy density's.
+# Doublings of the upper end of a quantile's bracket: enough for tails as heavy as those of a Cauchy density.
 _DOUBLINGS = 64
 # The tail probability of a Gaussian at one standard deviation.
 _ONE_DEVIATION = 0.15865525393145705
@@ -110,7 +110,7 @@ class LineDensity(Density):
     }
     _batched: ClassVar[dict[str, int]] = {"loc": 0, "scale": 0}
 
-    #: Number of points where law or score may have a kink: 1, the centre, or 0.
+    #: Number of points at which law or score may have a kink: 1 (the centre) or 0.
     _kinks: ClassVar[int] = 1
 
     scale: Tensor
@@ -150,7 +150,7 @@ class LineDensity(Density):
         """Whether points lie below μ, and their distances from μ in units of the law."""
         offset = offset_in(self.unit(), points - self._wide(self.loc))
         below = offset < 0
-        # Use no abs: its derivative at 0 is 0, so that of the cdf would vanish at μ, where the cdf is steepest.
+        # Avoid abs, whose derivative at 0 is 0: the derivative of the cdf would vanish at μ, where the cdf is steepest.
         return below, torch.where(below, -offset, offset)
 
     @property

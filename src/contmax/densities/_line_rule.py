@@ -28,8 +28,8 @@ _MARGINS = tuple(10.0**-k for k in range(1, 13))
 _NODES, _NODES_IN_PIECE = 256, 32
 # Densities below e^_LOG_TINY count as zero.
 _LOG_TINY = -690.0
-# For a bend at a large distance d from the middle of a density of size `reach`, breakpoints are added at the distances
-# reach·(d/reach)^share.
+# Let `reach` be half the distance between the outermost breakpoints, or the width of the density if that is larger. For
+# a bend at a distance d > 2·reach from their middle, breakpoints are added at the distances reach·(d/reach)^share.
 _SHARES = (0.25, 0.5, 0.75)
 # Distances from an end of the support at which `growth` evaluates a density, as shares of the distance between this end
 # and the next breakpoint.
@@ -72,8 +72,8 @@ def landmarks_of(density: Distribution) -> Landmarks:
         return cast(Landmarks, source.landmarks())
     if getattr(source, "component_distribution", None) is not None:
         return union(landmarks_of(source.component_distribution))
-    # Only for these two does the base distribution show where mass lies: torch's other transformed distributions have a
-    # uniform base on (0, 1).
+    # Use the base distribution for these two only. That of torch's other transformed distributions may not show where
+    # mass lies: Gumbel has a uniform base distribution.
     if type(density) in (TransformedDistribution, LogNormal):
         return _transformed_landmarks(source)
     return general_landmarks(density)
@@ -122,7 +122,7 @@ def union(components: Landmarks) -> Landmarks:
 
 
 def _transformed_landmarks(density: TransformedDistribution) -> Landmarks:
-    """Transformed landmarks of the base distribution, with extra breakpoints: steep transforms change length scales."""
+    """Transformed landmarks of the base, with extra breakpoints, because steep transforms change length scales."""
     base = landmarks_of(density.base_dist)
     ordered, length = base.cuts.detach().sort(0).values, (base.high - base.low).detach()
     bounded = torch.isfinite(length)
@@ -179,7 +179,7 @@ class LineRule:
     Attributes:
         points: t, ``(n, *shape)``.
         shares: quadrature weights, ``(n, *shape)``, zero in the tails beyond a finite end of the support.
-        beside_bends: ``points``, but nodes of an empty piece, which all lie on one breakpoint, moved to just above it.
+        beside_bends: ``points``, except that nodes of an empty piece, all on one breakpoint, are moved just above it.
     """
 
     def __init__(
@@ -201,7 +201,7 @@ class LineRule:
             bends = torch.minimum(torch.maximum(_aligned(bends, shape), self._low), self._high)
             farthest = [bends.detach().amin(0), bends.detach().amax(0)]
             way = [self._on_the_way(at[0], middle, bend) for bend in (farthest if len(bends) > 1 else farthest[:1])]
-            # Sort stably, with bends before equal breakpoints: the empty piece between them then begins at the bend.
+            # Sort stably, with bends before equal breakpoints, so that the empty piece between them begins at the bend.
             at = torch.cat([bends, at, *way]).sort(dim=0, stable=True).values
         self._count = count or max(_NODES // (len(density.cuts) + 1), _NODES_IN_PIECE)
         self._has_tails = not density.bounded
@@ -210,8 +210,8 @@ class LineRule:
         x, w = (table.reshape(-1, *(1 for _ in shape)) for table in (nodes, weights))
         length = at[1:] - at[:-1]
         points, shares = _piece(at[:-1, None], length[:, None], x, w, window)
-        # An empty piece lies on a breakpoint, perhaps a kink of the density. `log_density` evaluates the density just
-        # below it, and `beside_bends` are points just above it.
+        # An empty piece lies on a breakpoint, which may be a kink of the density. `log_density` evaluates the density
+        # just below the breakpoint, and `beside_bends` are points just above it.
         nudge = 1e-10 * self._reach + 1e-15 * torch.maximum(at[0].abs(), at[-1].abs()).detach()
         nudge = torch.where(length.detach() == 0, nudge, 0.0)[:, None]
         parts = [[x.flatten(0, 1) for x in (points, shares, points - nudge, points + nudge)]]
@@ -223,9 +223,9 @@ class LineRule:
         self.points, self.shares, self._seen, self.beside_bends = (torch.cat(x) for x in zip(*parts, strict=True))
 
     def _on_the_way(self, first: Tensor, middle: Tensor, bend: Tensor) -> Tensor:
-        """Breakpoints from the middle to a far bend, at geometrically growing distances: a tail has no length scale.
+        """Breakpoints from the middle to a far bend, at geometric distances, since a tail has no length scale.
 
-        For a near bend, these breakpoints all equal `first`, so their pieces are empty.
+        For a bend within 2·reach of the middle, these breakpoints all equal `first`, so their pieces are empty.
         """
         offset = bend - middle
         far = offset.abs() > 2 * self._reach
@@ -241,7 +241,7 @@ class LineRule:
         with torch.no_grad():
             inside = (self._seen > self._low) & (self._seen < self._high)
             alive = inside & (density.log_prob(torch.where(inside, self._seen, self._inner)) > _LOG_TINY)
-        # Where a density is zero its logarithm may have no derivative: evaluate it at the centre instead.
+        # Where a density is zero its logarithm may have no derivative, so evaluate it at the centre instead.
         log_p = density.log_prob(torch.where(alive, self._seen, self._inner)).double()
         return torch.where(alive, log_p, _LOG_TINY), alive
 
@@ -251,7 +251,7 @@ class LineRule:
         return torch.where(alive, self.shares * log_p.exp(), 0.0)
 
     def diverges(self, values: Float[Tensor, "n *shape"]) -> Bool[Tensor, "*shape"]:
-        """Whether the integral of the values over t diverges: whether in a tail they decay like 1/|t| or slower."""
+        """Whether the integral of the values diverges, because in a tail they decay like 1/|t| or slower."""
         with torch.no_grad():
             if not self._has_tails:
                 return torch.zeros_like(self._reach, dtype=torch.bool)
@@ -289,7 +289,7 @@ def _piece(
     """Nodes t and weights of dt on pieces, or on the part of each that lies in a window."""
     if window is not None:
         with torch.no_grad():
-            # Take the window in shares of the piece, without gradient: pieces move with the density, windows do not.
+            # Ends of the window as fractions of the piece have no gradient, so that nodes move with the piece only.
             size = length.clamp(min=torch.finfo(length.dtype).tiny)
             first, last = (((end - start) / size).clamp(0, 1) for end in window)
         x, w = first + (last - first) * x, (last - first) * w
@@ -299,7 +299,7 @@ def _piece(
 def _tail(
     cut: Tensor, sign: int, reach: Tensor, x: Tensor, w: Tensor, window: tuple[Tensor, Tensor] | None
 ) -> tuple[Tensor, Tensor]:
-    """Nodes t and weights of dt on a tail, t = cut ± reach·(1/x − 1): algebraic tails become powers of x."""
+    """Nodes t and weights of dt on a tail, t = cut ± reach·(1/x − 1), where algebraic decay becomes a power of x."""
     if window is not None:
         with torch.no_grad():
             near, far = window if sign > 0 else window[::-1]

@@ -178,7 +178,7 @@ class Mixture(WeightedSum):
 
     def _log_density(self, points: Tensor) -> Tensor:
         terms = self._components().log_prob(self._spread(points)) + self._log_weights()
-        # Use no torch.logsumexp: the gradient must be zero where every component vanishes.
+        # Avoid torch.logsumexp, because the gradient must be zero where every component vanishes.
         largest = terms.detach().amax(-1, keepdim=True)
         largest = torch.where(torch.isfinite(largest), largest, 0.0)
         total = torch.exp(terms - largest).sum(-1)
@@ -199,8 +199,8 @@ class Mixture(WeightedSum):
         quantiles = self._components().icdf(self._spread(share))
         low, high = quantiles.amin(-1), quantiles.amax(-1)
         end = (share <= 0) | (share >= 1) | (low == high)
-        # Where q is 0 or 1, or the quantiles of all components agree, the result is known and perhaps infinite: there
-        # search in [0, 1] and drop what is found.
+        # Where q is 0 or 1, or the quantiles of all components agree, the result is known and perhaps infinite. There
+        # the search runs in [0, 1], and what it finds is not used.
         bracket = torch.where(end, 0.0, low), torch.where(end, 1.0, high)
         residual = self._residual(share)
         t = implicit_root(monotone_root(residual, *bracket, tolerance=1e-10), residual)
@@ -336,7 +336,7 @@ class Empirical(WeightedSum):
         ordered, reached = self._steps()
         last = ordered.shape[-1] - 1
         index = (reached < share.unsqueeze(-1)).sum(-1).clamp(max=last)
-        # A q may exceed a value of the cdf by rounding only, as 0.8 exceeds the sum of eight times 0.1. Then take the
+        # If q exceeds a value of the cdf only by rounding, as 0.8 exceeds the rounded sum of eight times 0.1, take the
         # sample at which the cdf has this value.
         lenient = (reached < share.unsqueeze(-1) * (1 - 4 * torch.finfo(share.dtype).eps)).sum(-1).clamp(max=last)
         index = torch.where(_picked(reached, index) == share, index, lenient)

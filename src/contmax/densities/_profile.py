@@ -1,7 +1,7 @@
 r"""The radial profile of a β-Gaussian: everything about it that depends only on α, N and ½ ln|Σ|.
 
-With ε = α − 1, s = N/2 and G the gamma ratio of :mod:`contmax.numerics`, the density at squared Mahalanobis
-distance Δ is
+With ε = α − 1, s = N/2 and G_N the function ``log_gamma_ratio`` of :mod:`contmax.numerics`, the density at squared
+Mahalanobis distance Δ is
 
 .. math:: \ln p = C + \tfrac1\varepsilon\,\mathrm{log1p}(-\varepsilon u), \quad u = \frac{\Delta}{2\rho}, \quad
           \rho = e^{\varepsilon C}, \quad C = \frac{G_N(\varepsilon) - s\ln 2\pi - \frac12\ln|\Sigma|}{1 + s\varepsilon}
@@ -189,7 +189,7 @@ class Profile:
         return escort.log_stretch(self.log_rho(half_log_det) - math.log(gamma), half_log_det)
 
     def log_stretch(self, log_ratio: Scalar, half_log_det: Tensor) -> Tensor:
-        """½ ln m with ρΣ = rT for Σ = mT and the ρ of this Σ; ``log_ratio`` = ln r, ``half_log_det`` = ½ ln|T|."""
+        """½ ln m such that Σ = mT has ρΣ = rT, with ρ of this Σ; ``log_ratio`` = ln r, ``half_log_det`` = ½ ln|T|."""
         _, _, weight = self.coefficients(half_log_det)
         return 0.5 * (log_ratio - self.log_rho(half_log_det)) / weight
 
@@ -288,7 +288,7 @@ def _exp(y: Scalar) -> Scalar:
 
 
 def extent(unit: Tensor, reach: Scalar) -> Tensor:
-    """reach·unit; +∞ with zero gradient where the reach is ∞, where a product would have NaN gradients."""
+    """reach·unit; where the reach is ∞, +∞ with zero gradient, because a product would have NaN gradients there."""
     if not isinstance(reach, Tensor):
         return reach * unit if reach < math.inf else torch.full_like(unit, math.inf)
     endless = reach == math.inf

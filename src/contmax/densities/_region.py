@@ -42,7 +42,7 @@ class Intervals:
 
     @property
     def bounded(self) -> Bool[Tensor, "*batch"]:
-        """Where the union is bounded."""
+        """Whether the union is bounded."""
         return (self.low.isfinite() & self.high.isfinite()).all(-1)
 
     def volume(self) -> Float[Tensor, "*batch"]:
@@ -98,7 +98,7 @@ class BoxRegion:
 
     @property
     def bounded(self) -> Bool[Tensor, "*batch"]:
-        """Where the box is bounded."""
+        """Whether the box is bounded."""
         return self.half.isfinite().all(-1)
 
     def volume(self) -> Float[Tensor, "*batch"]:
@@ -111,7 +111,7 @@ class BoxRegion:
         return self.half[..., 0]
 
     def sections(self, at: Float[Tensor, "*batch n"]) -> "BoxRegion":
-        """The section, equal at all first coordinates in the box: boxes in N − 1 dimensions, batch ``(*batch, 1)``."""
+        """The section, the same at every first coordinate: a box in N − 1 dimensions, of batch ``(*batch, 1)``."""
         return BoxRegion(self.center[..., None, 1:], self.half[..., None, 1:])
 
 
@@ -209,8 +209,8 @@ def _plane_overlap(ellipse: EllipsoidRegion, other: EllipsoidRegion | BoxRegion)
     area, other_area = ellipse.volume(), other.volume()
     empty = (area <= 0) | (other_area <= 0)
     disk = _or_disk(ellipse, empty)
-    # Map the ellipse to the unit disk and divide the boundary of `other` into m pieces that do not cross the circle:
-    # m + 1 ends, counterclockwise, a point within each piece, and twice the area between each piece and its chord.
+    # Map the ellipse to the unit disk and divide the boundary of `other` into m pieces that do not cross the circle.
+    # `boundary`: m + 1 ends, counterclockwise, a point in each piece, and twice the area between each and its chord.
     boundary = _box_in(disk, other) if isinstance(other, BoxRegion) else _ellipse_in(disk, _or_disk(other, empty))
     ends, middles, bulges = boundary
     start, stop = ends[..., :-1, :], ends[..., 1:, :]
@@ -218,7 +218,7 @@ def _plane_overlap(ellipse: EllipsoidRegion, other: EllipsoidRegion | BoxRegion)
     inside = middles.square().sum(-1) <= 1
     share = 0.5 * torch.where(inside, cross + bulges, torch.atan2(cross, dot)).sum(-1)
     share = torch.where(share > _ROUNDING, share / math.pi, 0.0).clamp(max=1)
-    # If `other` lies inside the disk, all of it is shared: the sum of triangles would lose a small area to rounding.
+    # If `other` lies inside the disk, take its own area, because the sum of triangles would round a small area away.
     shared = torch.where(inside.all(-1), other_area, area * share)
     return torch.where(empty, 0.0, torch.minimum(torch.minimum(shared, area), other_area))
 

@@ -129,7 +129,7 @@ def given_scale(**given: Tensor | None) -> tuple[str, Tensor]:
 
 
 def scale_of(loc: Tensor, name: str, raw: Tensor, validate_args: bool | None, *, kind: str | None = None) -> Scale:
-    """The Scale from ``raw``, the argument ``name`` of a density; NaN for an unchecked, not positive definite matrix.
+    """The Scale from ``raw``, the argument ``name`` of a density; NaN if an unchecked matrix is not positive definite.
 
     ``kind`` says what ``raw`` is: ``scale_diag``, ``scale_tril``, ``precision_matrix``, or, for any other value, Σ. By
     default it is ``name``.

@@ -19,8 +19,8 @@ def checks_values(validate_args: bool | None, *parameters: Tensor) -> bool:
     """Whether to read the values of the parameters.
 
     An explicit ``validate_args`` decides. By default values are read on eager CPU tensors only: on other devices
-    reading waits for the device, and traced tensors have no values. Torch's global validation default is ignored: one
-    ``torch.compile`` switches it off for the whole process.
+    reading waits for the device, and traced tensors have no values. Torch's global validation default is ignored,
+    because the first ``torch.compile`` switches it off for the whole process.
     """
     if validate_args is not None:
         return validate_args
@@ -50,7 +50,7 @@ def as_parameters(**given: Number) -> list[Tensor]:
 
 
 def expanded(parameter: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """The parameter expanded to a shape, or itself if it has that shape: a view costs time in backward passes."""
+    """The parameter expanded to a shape, or itself if it has that shape, since a view costs time in backward passes."""
     return parameter if parameter.shape == shape else parameter.expand(shape)
 
 
@@ -120,7 +120,7 @@ def as_index(alpha: Number, dim: int, validate_args: bool | None) -> Number:
     elif isinstance(alpha, bool) or not isinstance(alpha, float | int):
         raise TypeError(f"alpha must be a number or a tensor; got {type(alpha).__name__}. Pass for example alpha=2.0.")
     else:
-        # α selects formulas, so a compiled program must hold it as a constant: math.ldexp makes the tracer read α.
+        # α selects formulas, so a compiled program must hold it as a constant. math.ldexp makes the tracer read α.
         alpha = lowest = math.ldexp(alpha, 0)
         which = ""
     bound = dim / (dim + 2)

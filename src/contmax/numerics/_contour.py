@@ -1,16 +1,17 @@
 r"""Integrals :math:`\int e^{h(s)}\,ds` along a path through a saddle point, by the trapezoidal rule.
 
 The function h is real and convex on the positive axis, and its singularities lie on the negative axis. The path is a
-hyperbola whose vertex is the minimum s₀ of h on the positive axis, with nearly the curvature of steepest descent,
+hyperbola. Its vertex is the minimum s₀ of h on the positive axis, and the curvature of the hyperbola there is nearly
+that of the path of steepest descent,
 
 .. math:: s(u) = s_0 + b\,(i \sinh u - \kappa(\cosh u - 1)), \qquad b = \frac{c}{\sqrt{h''(s_0)}}
 
-with a constant c, and κ bounded: the path leans to the left by at most 40° from the vertical. On the hyperbola
-:math:`e^{s}`, powers of s and :math:`e^{s^2}` all decay; on a parabola :math:`e^{s^2}` would grow. The error of the
-trapezoidal rule in u decays exponentially with the number of nodes.
+with a constant c. κ is at most 0.85, so the path leans to the left of the vertical by at most 40°. Along the hyperbola
+:math:`e^{s}`, negative powers of s and :math:`e^{s^2}` all decay; along a parabola :math:`e^{s^2}` would grow. The
+error of the trapezoidal rule in u decays exponentially with the number of nodes.
 
-The functions are evaluated on pairs of real tensors: on a CPU torch's complex exp and log are a hundred times slower
-than the real functions they consist of, and inductor does not compile complex tensors.
+Complex numbers are held as pairs of real tensors, because on a CPU torch's complex exp and log are a hundred times
+slower than the real functions that they consist of, and because inductor does not compile complex tensors.
 """
 
 import math
@@ -26,8 +27,8 @@ from contmax.numerics._quadrature import device_table
 class Complex:
     """x + iy, held as two real tensors that broadcast.
 
-    Operators take Complex operands. For numbers and real tensors call `shifted` and `scaled`: torch.compile cannot
-    trace an operator between a tensor and an object.
+    The operators accept only Complex operands. To add or multiply by a number or a real tensor, call `shifted` or
+    `scaled`, because torch.compile cannot trace an operator between a tensor and an object.
 
     Example:
         >>> z = Complex(torch.tensor(0.0), torch.tensor(2.0))
@@ -64,7 +65,7 @@ class Complex:
         return Complex(_add_multiple(self.re, other.re, times), _add_multiple(self.im, other.im, times))
 
     def plus_log(self, other: "Complex", times: float | Tensor) -> "Complex":
-        """z + times·ln w, times real, accurate away from the negative axis: arg w = 2 arctan(Im w/(|w| + Re w))."""
+        """z + times·ln w for w = `other`, by arg w = 2 arctan(Im w/(|w| + Re w)); inaccurate near the negative axis."""
         squared = other.squared_modulus()
         half_angle = torch.atan(other.im / (squared.sqrt() + other.re))
         return Complex(
@@ -97,7 +98,7 @@ class Hyperbola(NamedTuple):
     """A quadrature rule on the path s(u), whose symbols the module docstring defines."""
 
     nodes: int  # number of nodes on the upper half of the path
-    end: float  # largest u
+    end: float  # the nodes are the midpoints of equal parts of 0 ≤ u ≤ end
     stretch: float  # the constant c
     lean: float = 0.85  # largest κ
     curvature: float = 0.9  # curvature of the path at its vertex, as a share of that of steepest descent
@@ -119,16 +120,16 @@ def hyperbola_nodes(rule: Hyperbola, device: torch.device) -> tuple[Float[Tensor
 def saddle_nodes(
     saddle: Float[Tensor, "*shape"], curvature: Float[Tensor, "*shape"], third: Float[Tensor, "*shape"], rule: Hyperbola
 ) -> tuple[Complex, Complex]:
-    r"""The path for an integrand :math:`e^h` with a saddle point on the positive axis: nodes s on its upper half.
+    r"""Nodes s and weights w for an integrand :math:`e^h` with a saddle point on the positive axis.
 
-    With the weights w, the second result, :math:`\frac1i\int e^{h}\,ds = \sum \mathrm{Re}(w e^{h(s)})`. Nodes run along
-    the first dimension. The weights include the lower half of the path, by symmetry.
+    They give :math:`\frac1i\int e^{h}\,ds = \sum \mathrm{Re}(w e^{h(s)})` and run along the first dimension. The nodes
+    lie on the upper half of the path; the weights are doubled, because the lower half adds the complex conjugate.
 
     Args:
         saddle: s₀ > 0.
         curvature: s₀² h''(s₀) > 0.
         third: −s₀³ h'''(s₀) ≥ 0.
-        rule: c, the largest κ, and the path's fraction of the curvature of steepest descent.
+        rule: c, the largest κ, and the ratio of the path's curvature to that of steepest descent.
 
     Example:
         >>> import math

@@ -87,7 +87,7 @@ def legendre_sum(coefficients: Float[Tensor, "... n"], x: Float[Tensor, "..."]) 
     last = len(columns) - 2
     ahead, value = columns[-1], torch.addcmul(columns[last], x, columns[-1], value=(2 * last + 1) / (last + 1))
     for m in range(last - 1, -1, -1):
-        # Two fused operations per step: this loop takes most of the time of a prediction on a domain.
+        # Use two fused operations per step, because this loop takes most of the time of a prediction on a domain.
         rest = torch.sub(columns[m], ahead, alpha=(m + 1) / (m + 2))
         ahead, value = value, torch.addcmul(rest, x, value, value=(2 * m + 1) / (m + 1))
     return value
@@ -103,7 +103,7 @@ def legendre_basis(x: Float[Tensor, "..."], count: int) -> Float[Tensor, "... n"
 
 def spread_points(index: Float[Tensor, "n"], axes: int) -> Float[Tensor, "n N"]:
     """Points that fill the unit box evenly and lie on no grid: fractional parts of multiples of irrationals."""
-    # The root of x^{N+1} = x + 1; its powers give a Kronecker sequence of low discrepancy (Roberts).
+    # The negative powers of the root of x^{N+1} = x + 1 give a Kronecker sequence of low discrepancy (M. Roberts).
     root = 2.0
     for _ in range(60):
         root = (1 + root) ** (1 / (axes + 1))
@@ -122,7 +122,7 @@ def float64_of(value: Tensor | float, like: Tensor) -> Tensor:
 def device_table(kind: str, count: int, device: torch.device) -> Tensor:
     """The float64 table `kind` for `count` nodes; a constant in torch.export, a graph input in torch.compile."""
     if is_exporting():
-        # Make a constant of the exported program: while exporting, the cache would store a fake tensor.
+        # Make the table a constant of the exported program, because during an export the cache would store a fake one.
         return torch.tensor(_numbers(kind, count), dtype=torch.float64, device=device)
     if is_compiling():
         traced: Tensor = getattr(_Traced, _name_for_tracers(kind, count, device))

@@ -1,4 +1,4 @@
-r"""The normaliser of the standard β-Gaussian and the law of its radius, for every α at once, through α = 1.
+r"""The normaliser of the standard β-Gaussian and the law of its radius, by formulas valid for every α, also α = 1.
 
 The standard β-Gaussian in N dimensions has density ∝ :math:`[1-\varepsilon u]_+^{1/\varepsilon}`, u = r²/2, ε = α − 1:
 normal at ε = 0. The coordinate :math:`y = -\frac\alpha\varepsilon\,\mathrm{log1p}(-\varepsilon u)` maps any support
@@ -7,18 +7,19 @@ to a half line, on which the law of the radius is an integral from 0 to y, or fr
 .. math:: \int \Big(\frac{1-e^{-cy}}{c}\Big)^{a-1} e^{-y}\,dy = \int e^{h}\,d\ln y, \qquad
           h(y) = a\ln y + (a-1)\ln\frac{1-e^{-cy}}{cy} - y, \qquad a = \tfrac N2, \quad c = \tfrac\varepsilon\alpha
 
-With x = 1 − e^{−cy} this is the incomplete beta integral with b = 1/c; c = 0 gives the incomplete gamma integral, c < 0
-the Student-t and F families. It is computed by double-exponential quadrature. The integral is smooth in c through 0, so
-one rule serves all families: 53 nodes for every a and c, no iteration and no test of convergence. Only one of the two
-integrals is computed: the one from 0 for y below the mode, else the one to ∞. The other integral is its complement.
+With x = 1 − e^{−cy} this is the incomplete beta integral with parameters a and b = 1/c. c = 0 gives the incomplete
+gamma integral, c < 0 the Student-t and F families. The integral is smooth in c through 0, so one double-exponential
+rule serves all families: 53 nodes for every a and c, no iteration and no test of convergence. If y is below the mode of
+e^h, the integral from 0 to y is computed, else that from y to ∞; the other is the total minus the computed one.
 
 With ε = α − 1 and k = 1/ε the normaliser of a β-Gaussian in N dimensions needs
 
 .. math:: G_N(\varepsilon) = \ln\Gamma(k+1+\tfrac N2) - \ln\Gamma(k+1) - \tfrac N2 \ln k   \qquad (\varepsilon > 0)
 
 and, for ε < 0 with κ = −k, :math:`\ln\Gamma(\kappa) - \ln\Gamma(\kappa-\tfrac N2) - \tfrac N2\ln\kappa`. Together
-they are one smooth function with G(0) = 0. Subtracting log-gammas would lose digits for large k. Instead, each whole
-step Γ(x+1) = xΓ(x) adds a logarithm, and the half step left in odd dimensions is a short series in a shifted argument.
+they define one smooth function with G(0) = 0. Subtracting log-gammas would lose digits for large k. Instead, N/2 is
+divided into steps of one, for each of which Γ(x+1) = xΓ(x) adds a logarithm, and, if N is odd, a step of one half, for
+which a short series in a shifted argument is used.
 """
 
 import math
@@ -39,8 +40,8 @@ from contmax.numerics._solvers import implicit_root
 _Function = Callable[[Tensor, Tensor], Tensor]
 Scalar = TypeVar("Scalar", bound=float | Tensor)
 
-# ln Γ(w+¾)/Γ(w+¼) = ½ ln w + Σ cⱼ w⁻²ʲ with cⱼ = (−1)ʲ⁺¹ |E₂ⱼ| / (j 4²ʲ⁺¹), E the Euler numbers. With the argument
-# shifted up by 8, the first term left out is below 2e-16.
+# ln Γ(w+¾)/Γ(w+¼) = ½ ln w + Σ cⱼ w⁻²ʲ with cⱼ = (−1)ʲ⁺¹ |E₂ⱼ| / (j 4²ʲ⁺¹), E the Euler numbers. With w shifted up by
+# _SHIFT, the first neglected term is below 2e-16.
 _SHIFT = 8
 _EULER = (1, 5, 61, 1385, 50521, 2702765, 199360981)
 _HALF_STEP = tuple((-1) ** j * euler / ((j + 1) * 4 ** (2 * j + 3)) for j, euler in enumerate(_EULER))
@@ -54,8 +55,8 @@ _NEWTON_STEPS = 4
 _STEP, _FIRST, _COUNT = 0.15, -3.6, 53
 # Largest y and |cy|: beyond them the integrand is zero in float64, but some of its factors overflow.
 _Y_MAX, _EXPONENT_MAX = 1e8, 600.0
-# The number of elements of a temporary tensor that fits in the CPU cache. Nodes are summed in blocks: as many at a time
-# as make tensors of at most this size, but at least one.
+# Number of elements of a temporary tensor that fits in the CPU cache. The sum over nodes runs in blocks of nodes, whose
+# tensors have at most this number of elements; a block has at least one node.
 _BLOCK = 1 << 17
 _SERIES_MAX = 0.05
 
@@ -65,8 +66,8 @@ def radial_shares(
 ) -> tuple[Float[Tensor, "..."], Float[Tensor, "..."]]:
     """P(‖t‖ ≤ r) and P(‖t‖ > r) for the standard β-Gaussian in N dimensions.
 
-    The two shares sum to one, each is accurate where it is the smaller, and both are differentiable in r and ε, also at
-    ε = 0 and r = 0. Outside the support they are 1 and 0 with zero gradient.
+    The two probabilities sum to one, and the smaller one has full relative accuracy. Both are differentiable in r and
+    ε, also at ε = 0 and r = 0. For r outside the support they are 1 and 0 with zero gradient.
 
     Args:
         radius: r ≥ 0, float64.
@@ -129,9 +130,9 @@ def radial_quantile(tail: Float[Tensor, "..."], gap: Float[Tensor, "..."]) -> Fl
 
 
 def _quantile_without_gradient(tail: Tensor, gap: Tensor, log_gamma: Tensor) -> Tensor:
-    """r by Newton's method for ln P(|t| > r) in ξ = √(2y), with the coordinate y of the module docstring.
+    """The r of :func:`radial_quantile`, by Newton's method for ln P(|t| > r) as a function of ξ = √(2y).
 
-    In ξ the law of every α is close to the normal law.
+    y is the coordinate of the module docstring. As a function of ξ, the law of every α is close to the normal law.
     """
     alpha = 1 + gap
     log_total = 0.5 * math.log(math.pi) - log_gamma + 0.5 * torch.log1p(gap)
@@ -188,10 +189,10 @@ def _log_ratio_value(y: Tensor, c: Tensor) -> Tensor:
 def _smaller_tail(
     y: Tensor, a: float, c: Tensor, ratio: _Function = _log_ratio, factor: _Function | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Whether y lies below the mode of e^h, and ∫ factor·e^{h(z) − h(y)} d ln z over the tail z < y if so, else z > y.
+    """Whether y lies below the mode of e^h, and ∫ factor·e^{h(z) − h(y)} d ln z over z < y if so, over z > y if not.
 
-    The integral thus runs over the tail that does not contain the mode, which is called the smaller one.
-    ``ratio`` is :func:`_log_ratio` or its faster variant; ``factor`` is a function of (y, c), None for 1. The integral
+    The tail over which the integral runs does not contain the mode; it is called the smaller tail.
+    ``ratio`` is :func:`_log_ratio` or its faster variant; ``factor`` is a function of (z, c), None for 1. The integral
     is differentiable in y > 0 and in c with c(a−1) > −1.
     """
     is_lower, width, reach = _extent(y.detach(), a, c.detach())
@@ -215,7 +216,8 @@ def _smaller_tail(
 def _extent(y: Tensor, a: float, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Whether y lies below the mode of e^h, the width of e^h near y, and the largest distance of a node from y.
 
-    Distances are ln(y/node) below y, node/y − 1 above. Nodes do not change the integral, so nothing has a gradient.
+    The distance is ln(y/node) for nodes below y, and node/y − 1 for nodes above y. The results need no gradient,
+    because the integral does not depend on the choice of nodes.
     """
     x = (c * y).clamp(-_EXPONENT_MAX, _EXPONENT_MAX)
     ratio = torch.where(x == 0, 1.0, x / torch.expm1(x))
@@ -223,7 +225,7 @@ def _extent(y: Tensor, a: float, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     bend = (y - (a - 1) * ratio * (1 - x - ratio)).abs().sqrt()
     is_lower = slope > 0
     rate = torch.maximum(slope.abs(), bend)
-    # Below y bound the rate by a, at which the integrand decays in ln y far to the left.
+    # For nodes below y, bound the rate by a, the rate at which the integrand decays in ln y as y → 0.
     width = 1 / torch.where(is_lower, rate.clamp(max=a), rate)
     # For c < 0 no node lies beyond |cy| = _EXPONENT_MAX, where the integrand is zero, but its factors overflow.
     last = torch.where(c < 0, _EXPONENT_MAX / c.abs().clamp(min=_EXPONENT_MAX / _Y_MAX), _Y_MAX)
@@ -239,7 +241,7 @@ def _rule(first: int, last: int, like: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _half_line_shares(y: Tensor, a: float, c: Tensor, log_total: Tensor) -> tuple[Tensor, Tensor]:
-    """The shares of ∫e^h d ln y below and above y > 0, each accurate where it is the smaller share.
+    """The shares of ∫e^h d ln z over z < y and over z > y, for y > 0; the smaller has full relative accuracy.
 
     ``log_total`` is the logarithm of the integral from 0 to ∞; if it is differentiable in c, the shares are
     differentiable to any order in y and c.
@@ -248,7 +250,7 @@ def _half_line_shares(y: Tensor, a: float, c: Tensor, log_total: Tensor) -> tupl
         # In the plane (N = 2) the integrand in y is e^{−y} for every c, and its integral from 0 to ∞ is one.
         y = y.expand(torch.broadcast_shapes(y.shape, c.shape, log_total.shape))
         above = torch.exp(-y)
-        # Use no expm1 for large y: torch computes its derivative as expm1 + 1, which has no digits left there.
+        # Avoid expm1(−y) for large y: torch computes its derivative as expm1(−y) + 1, which has no digits left there.
         return torch.where(y > 0.5, 1 - above, -torch.expm1(-y)), above
     y, c, log_total = torch.broadcast_tensors(y, c, log_total)
     lower, upper = apply(_Shares, y, a, c, log_total)
@@ -311,7 +313,7 @@ def _slopes(
 
 
 def log_gamma_ratio(gap: Scalar, dim: int) -> Scalar:
-    """G_N(ε) for a finite ε = α − 1 > −2/N, a number or a float64 tensor; differentiable to any order, through ε = 0.
+    """G_N(ε) for a finite ε = α − 1 > −2/N, a number or a float64 tensor; differentiable to any order, also at ε = 0.
 
     Example:
         >>> log_gamma_ratio(1.0, dim=2) == math.log(2)
@@ -340,7 +342,7 @@ def _whole_steps(dim: int) -> list[float]:
 
 
 def _half_step(gap: Any) -> Any:
-    """G₁(ε): the series, with |1/ε| shifted up by 8 away from the poles of Γ, minus a logarithm for each unit shift."""
+    """G₁(ε): the series at |1/ε| shifted up by `_SHIFT`, away from the poles of Γ, minus a logarithm for each step."""
     sign = _sign(gap)
     size = sign * gap
     offset = _SHIFT + 0.75 * sign
@@ -380,7 +382,7 @@ def log1p(x: float | Tensor) -> float | Tensor:
 
 
 def _sign(x: Any) -> Any:
-    """The sign of x, but +1 at zero, where |x| = sign·x then has the derivative 1."""
+    """The sign of x, but +1 at zero, so that |x| = sign·x has the derivative 1 there."""
     if isinstance(x, Tensor):
         return torch.where(x < 0, -1.0, 1.0).to(x.dtype)
     return -1.0 if x < 0 else 1.0

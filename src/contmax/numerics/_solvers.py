@@ -15,7 +15,7 @@ Residual = Callable[[Tensor], tuple[Tensor, Tensor]]
 _STEPS = 100
 # `sign_change` divides an interval into _PARTS parts, _ROUNDS times.
 _PARTS, _ROUNDS = 17, 8
-# Jacobi's method converges quadratically: for a few dimensions five or six sweeps reach working precision.
+# Jacobi's method converges quadratically, so in low dimensions five or six sweeps reach working precision.
 _SWEEPS = 8
 
 
@@ -83,8 +83,8 @@ def sign_change(
     """Where a function, negative at ``low`` iff ``begins_negative``, first changes its sign; ``high`` if it never does.
 
     Each round evaluates the function at 16 equidistant points, along an extra leading dimension of its argument, and
-    goes on in the first part in which the sign changes. Eight rounds shrink the interval by 7e9 without reading a
-    value; the two Newton steps of :func:`implicit_root` add the remaining digits.
+    continues with the first of the 17 parts in which the sign changes. Eight rounds divide the length of the interval
+    by 7e9, and the host reads no value. The two Newton steps of :func:`implicit_root` add the remaining digits.
 
     Example:
         >>> sign_change(lambda x: x**2 - 2, torch.tensor(0.0), torch.tensor(2.0), True)
@@ -119,7 +119,7 @@ def implicit_root(root: Float[Tensor, "..."], residual: Residual) -> Float[Tenso
 
 
 def eliminated(matrix: Tensor, right: Tensor) -> Tensor:
-    """A⁻¹B for positive definite A = ``matrix`` and B = ``right``: Gauss–Jordan elimination, a rank-one update per row.
+    """A⁻¹B for positive definite A = ``matrix`` and B = ``right``, by Gauss–Jordan elimination, one update per row.
 
     With the diagonal of A scaled to one, no pivot exceeds one and rounding is as small as in a Cholesky factorisation.
 
@@ -136,7 +136,7 @@ def eliminated(matrix: Tensor, right: Tensor) -> Tensor:
     unit = torch.eye(size, dtype=matrix.dtype, device=matrix.device)
     for row in range(size):
         normed = system[..., row : row + 1, :] / system[..., row : row + 1, row : row + 1]
-        # Subtract one in the pivot's row: the update then leaves the normed row there instead of zeros.
+        # Subtract one in the pivot's row, so that the update leaves the normed row there instead of zeros.
         column = system[..., :, row : row + 1] - unit[:, row : row + 1]
         system = system - column * normed
     return system[..., size:] * scale

@@ -27,11 +27,11 @@ from contmax.prediction._prediction import ContinuousPrediction
 from contmax.prediction._regularized_prediction import Score, checked_alpha, read_score, register_prediction
 from contmax.prediction._resolution import HeldOut, no_mass, report, rounding_noise
 
-# Misplaced mass (the error of the density, see `_resolution`) that triggers a warning, by dimension: ten times the
-# value for smooth scores.
+# Misplaced mass (the error of the density, see `_resolution`) that triggers a warning, by dimension. Smooth scores
+# misplace about a tenth of it.
 _WARNED = {1: 1e-8, 2: 1e-4, 3: 1e-2}
-# To check the interpolant, the score is read again at `_ALL_OVER` points that fill the box, and at `_OWN` nodes of the
-# batch, chosen in proportion to their mass.
+# To check the interpolant, the score is read again at `_ALL_OVER` points that fill the box, and at `_OWN` nodes in all
+# (at least one for each batch member), chosen in proportion to their mass.
 _ALL_OVER, _OWN = 4096, 2048
 # Fitting the quadrature rule to the support alternates with solving for A, since the first guess of A is inaccurate.
 # `_FITS`: Newton steps after each fit on a GPU or in a trace. On a CPU a change of A below `_FITTED` ends the loop.
@@ -91,7 +91,7 @@ class BoxCheck:
         )
 
     def _read_own(self, score: Score, nodes: Float[Tensor, "*batch n N"], masses: Float[Tensor, "*batch n"]) -> HeldOut:
-        """The score and its interpolant at nodes sampled for each batch member, in proportion to the masses."""
+        """The score and its interpolant at nodes chosen for each batch member, in proportion to their masses."""
         batch = masses.shape[:-1]
         count = -(-_OWN // max(1, batch.numel()))
         steps = torch.arange(count, dtype=torch.float64, device=masses.device)
@@ -142,7 +142,7 @@ def predict_on_box(score: Score, domain: Box, alpha: float | int | Tensor) -> "B
     looked_at = not isinstance(score, Tensor) and is_eager_cpu(values, index)
     between = check.read_all_over(score) if looked_at else None
     if between is not None:
-        # Raise the error before solving for A if a tenth of the mass is misplaced already for the first guess of A.
+        # Raise the error before solving for A if the first guess of A shows that over a tenth of the mass is misplaced.
         guessed = between.misplaced(start, check.form.alpha, 1 / _ALL_OVER).nan_to_num(0)
         report(guessed, torch.inf, domain, check.advice)
     normalizer, rule, ends = _solved(interpolant, start, index, partial(no_mass, domain=domain, advice=check.advice))
@@ -274,7 +274,7 @@ def _draw(
     points = torch.full((count, *rows, axes), torch.nan, dtype=torch.float64, device=bound.device)
     waiting = (total > 0).repeat(count, *(1 for _ in rows))
     while bool(waiting.any()):
-        # A draw is repeated for all batch members while any member waits; each stores the first point it accepts.
+        # Repeat a draw for all batch members while any member waits; each member stores the first point it accepts.
         again = waiting.reshape(count, -1).any(1).nonzero()[:, 0]
         share, height = torch.rand(2, len(again), *rows, dtype=torch.float64, device=bound.device)
         cell = bucket(bound, share * total)

@@ -5,8 +5,9 @@ Where f − A falls linearly from u_t (top) to u_b (bottom), the density p falls
 
 .. math:: \frac1{u_t-u_b}\int_{u_b}^{u_t} \exp_{2-\alpha}(u)^c\,du = p_t^c\,\frac{E((c+\varepsilon)d)}{E(\varepsilon d)}
 
-since :math:`du = p^{\varepsilon-1}dp`. c = 1 gives the mass S, c = 2 − α gives −dS/dA. The formula is free of
-cancellation on flat segments (d → 0), at α = 1 (ε → 0), and on segments that end at the threshold (d → −∞).
+since :math:`du = p^{\varepsilon-1}dp`. On a segment of length one, c = 1 gives the mass S, and c = 2 − α gives −dS/dA.
+The formula has no cancellation on flat segments (d → 0), at α = 1 (ε → 0), or on segments that end at the threshold
+(d → −∞).
 """
 
 from collections.abc import Callable
@@ -43,7 +44,7 @@ _NODES = 20
 
 @dataclass(frozen=True)
 class Segments:
-    """Segments of a linear score, each from its higher end down to its lower end or the threshold."""
+    """Segments of a linear score, each from its higher end down to its lower end or, if higher, the threshold."""
 
     alpha: Tensor
     log_peak: Float[Tensor, "..."]  # ln p_t, at the higher end
@@ -89,9 +90,9 @@ class Segments:
         return self.length * self.mean_power(1.0)
 
     def descend(self, share: Float[Tensor, "..."], order: Float[Tensor, "..."]) -> tuple[Tensor, Tensor]:
-        """The depth at which p^order has made a `share` of its change from the higher to the lower end.
+        """The depth at which p^order has made a `share` of its total change from the higher to the lower end.
 
-        For order α, a `share` of the mass lies above this depth.
+        For order α, a `share` of the mass lies between the higher end and this depth.
 
         Returns:
             The depth as a fraction of the live part, 0 at the higher end, and ln(p/p_t) at this depth.
@@ -102,7 +103,7 @@ class Segments:
         portion = slope * log1p_over(torch.where(short, fall, 0))
         log_ratio = portion * self.drop
         depth = portion * expm1_over(epsilon * log_ratio) / expm1_over(epsilon * self.drop)
-        # At share 1, where e^{order·d} underflows, the formulas fail: this depth is that of the lower end.
+        # If share is 1 and e^{order·d} underflows, the formulas fail. The result is then the lower end, at depth 1.
         return torch.where(short, depth, 1), torch.where(short, log_ratio, -torch.inf)
 
     def position(self, depth: Float[Tensor, "..."], start: Tensor, stop: Tensor) -> Float[Tensor, "..."]:
@@ -188,7 +189,7 @@ class KnotsPrediction(LinePrediction):
         return self._knots[0] + self._length * unit
 
     def _locate(self, points: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Segment of each point, f̃ − Ã there (−inf if the score is −inf at an end of it), and the place in [0, 1]."""
+        """Segment of each point, f̃ − Ã (−inf if f is −inf at an end of the segment), and coordinate in [0, 1]."""
         unit = (points - self._knots[0]) / self._length
         segment = torch.searchsorted(self._unit[1:-1].detach(), unit.detach().contiguous(), right=True)
         left, right = self._take(self._scores, segment), self._take(self._scores, segment + 1)
@@ -220,7 +221,7 @@ class KnotsPrediction(LinePrediction):
         chosen = self._segments.map(lambda field: self._take(field.expand(mass.shape), segment))
         own = self._take(mass, segment)
         part = ((share - self._take(self._before, segment)) / torch.where(own > 0, own, 1)).clamp(0, 1)
-        # The quantile of 1 is the end of the support, whatever the rounding of the cumulated masses.
+        # The quantile of 1 must be the end of the support, even if the cumulated masses are rounded.
         part = torch.where(share == 1, 1, part)
         depth, _ = chosen.descend(torch.where(chosen.falls, part, 1 - part), self._index)
         points = self._place(chosen.position(depth, self._unit[segment], self._unit[segment + 1]))
@@ -322,7 +323,7 @@ class NodesPrediction(Prediction):
         places, masses = self._sorted
         probability = self._points(value)
         probability = probability.expand(torch.broadcast_shapes(probability.shape, self.batch_shape))
-        # Lower the probability a little: a sum of masses that is smaller only by rounding then counts as reaching it.
+        # Lower the probability a little, so that a sum of masses that is smaller by rounding counts as reaching it.
         slack = torch.finfo(self._result_dtype(value)).eps + 64 * torch.finfo(probability.dtype).eps
         found = self._nonempty(places[bucket(masses, probability * (1 - slack))])
         return torch.where((probability >= 0) & (probability <= 1), found, torch.nan).to(self._result_dtype(value))

@@ -27,11 +27,11 @@ Range = tuple[Tensor, Tensor]
 _GRID = {1: 48, 2: 48, 3: 28}
 # A density below this multiple of the uniform density may be left out, by the number of axes of the box.
 _NEGLIGIBLE = {1: 1e-16, 2: 1e-13, 3: 1e-8}
-# Points per axis of the small grids that zoom in on a point; number of zooms towards an end and towards a peak.
+# Points per axis of the small grids that zoom in on a point; zooms towards an end of the support, and towards a peak.
 _SMALL_GRID = 7
 _END_STEPS, _PEAK_STEPS = 8, 18
-# Outer axes have a composite Gauss rule: its panels per cell, by dimension of the box and number of axes that are not
-# yet fixed at a node, and the nodes per panel.
+# Each outer axis has a composite Gauss rule. _PANELS_PER_CELL: its panels per cell, by the number of axes of the box
+# and the number of axes that are not yet fixed at a node. _NODES: nodes per panel, by the number of axes of the box.
 _PANELS_PER_CELL = {2: {2: 2.0}, 3: {3: 0.75, 2: 0.375}}
 _NODES = {2: 12, 3: 8}
 # Graded nodes per live part of a line, by the number of axes of the box.
@@ -147,7 +147,7 @@ def _contracted(table: Tensor, bases: list[Tensor]) -> Tensor:
 
 
 def negligible(normalizer: Float[Tensor, "..."], alpha: Tensor, axes: int) -> Float[Tensor, "..."]:
-    """The score at which the density is negligible (`_NEGLIGIBLE`), (*rows); for α > 1 about the threshold."""
+    """The score, (*rows), at which the density has the value `_NEGLIGIBLE`; for α > 1 it is near the threshold."""
     return normalizer + log_beta(torch.full_like(normalizer, _NEGLIGIBLE[axes]), 2 - alpha)
 
 
@@ -194,7 +194,7 @@ def _whole(interpolant: Interpolant) -> list[Range]:
 def _grid_over(interpolant: Interpolant, ranges: list[Range], count: int) -> tuple[list[Tensor], Tensor]:
     """Equidistant grids (G, *rows) over the range of each axis, and the values (G, …, G, *rows) on their product.
 
-    The last axis comes first in the product; values are −inf on dead cells.
+    The first dimension of the values belongs to the last axis. Values are −inf on dead cells.
     """
     share = torch.linspace(0, 1, count, dtype=torch.float64, device=interpolant.table.device)
     share = share.reshape((-1,) + (1,) * len(interpolant.rows))
@@ -208,7 +208,7 @@ def _highest(interpolant: Interpolant, grids: list[Tensor], values: Tensor) -> T
     """Index (*rows) of the highest value among the flattened values on a grid; of nearly equal ones the most central.
 
     On a ridge many values are equal up to float64 rounding, which differs between processors and batch shapes and must
-    not decide. The tolerance does not cover float32 rounding of the scores.
+    not decide which point is highest. The tolerance does not cover float32 rounding of the scores.
     """
     values = values.flatten(0, interpolant.axes - 1)
     height, place = values.max(0)
@@ -227,7 +227,7 @@ def _highest(interpolant: Interpolant, grids: list[Tensor], values: Tensor) -> T
 def _highest_across(values: Tensor, interpolant: Interpolant, axis: int) -> tuple[Tensor, Tensor]:
     """Maximum over the other axes at each grid point of `axis`, (G, *rows), and its index in the other axes, flattened.
 
-    Parabolas through the highest grid point and its neighbours estimate maxima between grid points (of a thin support).
+    Parabolas through the highest grid point and its neighbours estimate maxima between grid points, for thin supports.
     """
     others = values.movedim(interpolant.axes - 1 - axis, 0)
     flat = others.flatten(1, interpolant.axes - 1)
@@ -245,7 +245,7 @@ def _highest_across(values: Tensor, interpolant: Interpolant, axis: int) -> tupl
 
 
 def _live_places(height: Float[Tensor, "..."], threshold: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """First and last index of heights (G, *rows) above the threshold, with neighbours: before, first, last, after."""
+    """Indices (before, first, last, after) of the first and last height (G, *rows) above the threshold, and around."""
     live = height > threshold
     # Where no grid point is above the threshold, the highest grid point counts as live.
     live = (live | (~live.any(0) & (height == height.amax(0)))).to(torch.int8)

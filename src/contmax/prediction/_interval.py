@@ -27,8 +27,8 @@ from contmax.prediction._prediction import LinePrediction
 from contmax.prediction._regularized_prediction import Score, checked_alpha, read_score, register_prediction
 from contmax.prediction._resolution import Noise, View, no_mass, refined, report
 
-# Cells are halved down to this share of an initial cell, which is at most the domain. So jumps of the score are located
-# to within this share of the domain.
+# Cells are halved down to this fraction of an initial cell. An initial cell is not longer than the domain, so jumps of
+# the score are located to within this fraction of the domain.
 _SLIVER = 2.0**-36
 # Misplaced mass that triggers a warning, and the advice in the warning.
 _WARNED = 1e-9
@@ -36,10 +36,11 @@ _ADVICE = (
     "Cells are halved until there are 4096, or 65536 divided by the number of scores: raise resolution, predict fewer "
     "scores at a time, or pass contmax.domains.Nodes with your own quadrature rule."
 )
-# For α < 1: largest mass that may lie on cells so short that the density could have a pole there; greatest length of
-# such cells, in rounding errors of a point.
+# For α < 1: _POLE_MASS is the largest mass that may lie on cells so short that the density could have a pole there, and
+# _ROUNDINGS the greatest length of such cells, in units of the rounding error of a point.
 _POLE_MASS, _ROUNDINGS = 1e-3, 256
-# Rounding error of a cdf; a density below _LEAST_DENSITY times the uniform density marks an end of the support.
+# Rounding error of a cdf. Newton's method for quantiles stops where the density is below _LEAST_DENSITY times the
+# uniform density.
 _ROUNDING, _LEAST_DENSITY = 1e-14, 1e-9
 
 
@@ -95,13 +96,13 @@ def _no_mass(domain: Interval, misplaced: float, mass: Tensor, alpha: Tensor) ->
 def _require_no_pole(
     lines: Lines, normalizer: Tensor, alpha: Tensor, domain: Interval, explain: Callable[[Tensor, Tensor], ValueError]
 ) -> None:
-    """Raise `explain`'s error if, for α < 1, more than `_POLE_MASS` lies on the finest cells.
+    """Raise `explain`'s error if, for α < 1, more than `_POLE_MASS` lies on the finest cells on which f is rough.
 
     Such mass lies beside a pole of the density, where its computed value depends on the quadrature.
     """
     by_cell = live_parts(lines, normalizer, alpha, 2 * PART_NODES).mass.flatten(-2).sum(-1)
     mass = by_cell.sum(-1)
-    # Cells up to this length are not halved, due to rounding errors of points or the limit of halvings.
+    # `finest`: cells up to this length are not halved, because of rounding errors of points or the limit of halvings.
     edges = domain.low.double() / domain.volume.double() + torch.nn.functional.pad(2 * lines.half.cumsum(0), (1, 0))
     rounding = torch.finfo(domain.low.dtype).eps * edges.abs()
     finest = (_ROUNDINGS * torch.maximum(rounding[:-1], rounding[1:])).clamp(min=1.5 * _SLIVER / domain.resolution)
@@ -167,7 +168,7 @@ class IntervalPrediction(LinePrediction):
         cell, local, _ = self._locate(points)
         piece = 2 * cell + (local > self._take(self._lines.split, cell)).long()
         start, stop = (self._take(end.flatten(-2), piece) for end in (self._parts.start, self._parts.stop))
-        # Where local = stop, as on the edge of a cell, take `local`: its derivative gives the density.
+        # Where local = stop, as on the edge of a cell, take `local`, because its derivative gives the density.
         covered = (torch.where(local <= stop, local, stop) - start).clamp(min=0)[..., None]
         unit, weight = graded_rule(PART_NODES, points.device)
         score = legendre_sum(

@@ -1,11 +1,11 @@
 r"""Piecewise-polynomial scores along lines, their live parts above a threshold, and integrals over the live parts.
 
-A line is divided into cells, and on each cell the score f is a Legendre series. A cell is split at the extremum of f,
-so that f is monotone on each of the two pieces and crosses the threshold λ at most once. The live part of a piece,
-where f > λ, is an interval; its ends and the quadrature nodes on it move with f. In coordinates that move with the
-ends, the integrand :math:`p = [(\alpha-1)(f-\lambda)]^{1/(\alpha-1)}` keeps its zero in place, so sums over nodes can
-be differentiated as often as integrals, even at α = 2 (where the second derivative depends on the ends alone) and for
-α > 2 (where :math:`p^{2-\alpha}` is unbounded). Local coordinates of a cell run from −1 to 1.
+A line is divided into cells, and on each cell the score f is a Legendre series. A cell is split at the first extremum
+of f. Without a second extremum, f is monotone on each of the two pieces and crosses the threshold λ at most once. The
+live part of a piece, where f > λ, is an interval; its ends and the quadrature nodes on it move with f. In coordinates
+that move with the ends, the integrand :math:`p = [(\alpha-1)(f-\lambda)]^{1/(\alpha-1)}` keeps its zero in place, so
+the sum over nodes can be differentiated as often as the integral, even at α = 2 (where the second derivative depends on
+the ends alone) and for α > 2 (where :math:`p^{2-\alpha}` is unbounded). Local coordinates of a cell run from −1 to 1.
 """
 
 from dataclasses import dataclass, replace
@@ -273,14 +273,14 @@ def locate_quantile(parts: Parts, probability: Float[Tensor, "..."]) -> tuple[Te
     target = probability.detach() * masses.flatten(-2).sum(-1)
     piece = bucket(masses.sum(-1), target)
     share = _share_of_piece(take(masses, piece, rows), target - take(mass_before(parts).detach(), piece, rows))
-    # Set the share exactly for 0 and 1: these quantiles are ends of the support, where a zero density spoils the root.
+    # Set the share for 0 and 1 exactly: roots are inexact at the ends of the support, where the density may be zero.
     share = torch.where(probability <= 0, 0, torch.where(probability >= 1, 1, share))
     start, stop = (take(end.detach().flatten(-2), piece, rows) for end in (parts.start, parts.stop))
     return piece // 2, start + (stop - start) * grading(share)
 
 
 def _share_of_piece(masses: Float[Tensor, "... n"], target: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-    """The u in [0, 1] for which the first grading(u) of a live part's length has the mass `target`.
+    """The u in [0, 1] for which the fraction grading(u) of a live part, from its start, has the mass `target`.
 
     `masses` are the masses at the nodes of the part.
     """

@@ -20,7 +20,7 @@ from contmax.deformed import expm1_over, log_beta
 from contmax.maps._entmax import entmax_map
 from contmax.numerics import bracketed_root
 
-# Newton steps where values cannot be read; usually 3 to 6 steps from the solution on nodes suffice.
+# Newton steps where values cannot be read (GPU, trace). From the solution on nodes, 3 to 6 steps usually suffice.
 _STEPS = 12
 # Largest |mass − 1| at a solution; true solutions have mass one up to rounding.
 _MASS_TOLERANCE = 1e-6
@@ -50,8 +50,8 @@ def solve_normalizer(
 
     .. math:: A \leftarrow A + \frac{S}{-S'} \cdot \frac{1 - S^{1-\alpha}}{\alpha - 1}
 
-    From below the solution, A rises monotonically for α ≤ 2. For α > 2 the power mean is not convex, and steps may
-    overshoot. The result has no gradient: see :func:`carry_gradient`.
+    For α ≤ 2, an A below the solution rises monotonically towards it. For α > 2 the power mean is not convex, and steps
+    may overshoot. The result has no gradient; :func:`carry_gradient` adds it.
 
     Args:
         mass_and_slope: A ↦ (S, −dS/dA), S decreasing.
@@ -68,7 +68,7 @@ def solve_normalizer(
         usable = (mass > 0) & (mass < torch.inf) & (slope > 0)
         log_mass = torch.where(usable, mass, 1).log()
         value = -log_mass * expm1_over((1 - alpha) * log_mass)
-        # For a mass of 0 or infinity, return slope 0: the solver then bisects, in the direction given by 1 − mass.
+        # For a mass of 0 or infinity, return slope 0, so that the solver bisects in the direction given by 1 − mass.
         return torch.where(usable, value, 1 - mass), torch.where(usable, slope / torch.where(usable, mass, 1), 0)
 
     normalizer = bracketed_root(
@@ -85,7 +85,7 @@ def solve_normalizer(
 def carry_gradient(
     mass_and_slope: MassAndSlope, normalizer: Float[Tensor, "*batch"], *given: Tensor
 ) -> Float[Tensor, "*batch"]:
-    """The solution A with first and second derivatives; two Newton steps with a constant slope add them to its value.
+    """The solution A with first and second derivatives, which two Newton steps with a constant slope add to A.
 
     Args:
         mass_and_slope: A ↦ (S, −dS/dA), with the mass S differentiable in A and in `given`.
@@ -107,7 +107,7 @@ def normalizer_on_nodes(
 
 
 def normalizer_at_best(scores: Tensor, density: Tensor, alpha: Tensor) -> Float[Tensor, "*batch"]:
-    """A = f − log_{2−α} p at the point of highest density; meaningless where no point has a density."""
+    """A = f − log_{2−α} p at the point of highest density; meaningless if the density is 0 at all points."""
     best = density.detach().argmax(-1, keepdim=True)
     score = torch.where(scores == -torch.inf, 0, scores).gather(-1, best)[..., 0]
     height = density.gather(-1, best)[..., 0]
@@ -117,7 +117,7 @@ def normalizer_at_best(scores: Tensor, density: Tensor, alpha: Tensor) -> Float[
 def bracket_of(
     low: Float[Tensor, "*batch n"], high: Float[Tensor, "*batch n"], measure: Tensor, alpha: Tensor
 ) -> tuple[Float[Tensor, "*batch"], Float[Tensor, "*batch"]]:
-    """Bounds of A, with a margin: A of the constant scores min(low) and max(high) on a domain of this measure.
+    """Bounds of A: the normalisers of the constant scores min(low) and max(high) on this measure, with a margin.
 
     Where the measure is 0 there is nothing to normalise, and the bounds have no meaning.
     """
@@ -129,7 +129,7 @@ def bracket_of(
 
 @dataclass(frozen=True)
 class UnitMeasure:
-    """The change of variables between (f, A), a score and its normaliser, and (f̃, Ã), those on a unit measure."""
+    """The change of variables from a score f and its normaliser A to f̃ and Ã, those on the domain of measure one."""
 
     top: Float[Tensor, "*batch"]  # max f over the samples, a constant that keeps the scores near zero
     log_volume: Float[Tensor, ""]

@@ -44,7 +44,7 @@ class Prediction(WeightedSum):
         event_shape: Size,
         dtype: torch.dtype,
     ) -> None:
-        """`form` rescales the domain to measure one, `partition` is the normaliser Ã there; event shape () or (N,)."""
+        """`form` rescales the domain to measure one; `partition` is Ã, the normaliser on the rescaled domain."""
         super().__init__(partition.shape, event_shape)
         self.alpha = alpha.expand(partition.shape) if isinstance(alpha, Tensor) else float(alpha)
         self._index, self._form, self._unit_normalizer = form.alpha.expand(partition.shape), form, partition
@@ -147,7 +147,7 @@ class Prediction(WeightedSum):
 
 
 class ContinuousPrediction(Prediction):
-    """A prediction with a density per volume. Density and score follow from f̃ − Ã, the rescaled score minus its
+    """A prediction on a continuous domain. Its density and score follow from f̃ − Ã, the rescaled score minus its
     normaliser (see `_normalizer`).
     """
 
@@ -171,7 +171,7 @@ class LinePrediction(ContinuousPrediction):
     """A prediction on the line, divided into pieces: intervals on which density and score are smooth."""
 
     has_rsample = True
-    sample = Density.sample  # the inverse cdf, instead of draws of nodes as in WeightedSum
+    sample = Density.sample  # draws by the inverse cdf; WeightedSum would draw nodes
     _sliver: Tensor | float = 0.0
     """Length to which a jump of the score is located: shorter gaps and intervals of the support are artefacts."""
 
@@ -269,7 +269,7 @@ def joined(
     opens = live & ~torch.nn.functional.pad(touches, (1, 0))
     closes = live & ~torch.nn.functional.pad(touches, (0, 1))
     count = int(opens.sum(-1).max())
-    # Sorting moves NaN to the end; the other ends are in order already.
+    # Sorting moves NaN behind the numbers, which are in order already.
     ends = [
         torch.where(flag, end, torch.nan).sort(-1).values[..., :count] for flag, end in ((opens, start), (closes, stop))
     ]
@@ -277,7 +277,7 @@ def joined(
 
 
 def without_slivers(cells: Float[Tensor, "*rows M 2"], size: Tensor | float) -> Float[Tensor, "*rows m 2"]:
-    """Remove intervals and gaps up to length `size`, made by polynomials that oscillate beside a jump of the score."""
+    """Remove intervals and gaps up to `size`, which polynomials make beside a jump; keep the longest interval."""
     if cells.shape[-2] < 2:
         return cells
     length = (cells[..., 1] - cells[..., 0]).detach().nan_to_num(-1)

@@ -21,8 +21,8 @@ def read_score(
 ) -> tuple[Float[Tensor, "*batch n"], torch.dtype]:
     """Float64 values of the score at the points, for the common batch of scores and α, and the dtype of results.
 
-    A callable gets the points in their dtype, and once more in the dtype of its result if that is wider: a score with
-    float64 parameters is read at float64 points, whatever the dtype of the domain.
+    A callable gets the points in their dtype, and once more in the dtype of its result if that is wider. So a score
+    with float64 parameters is read at float64 points, whatever the dtype of the domain is.
 
     Args:
         score: callable from points to values (*batch, n), or a tensor of such values.

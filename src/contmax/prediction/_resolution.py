@@ -2,8 +2,8 @@ r"""Refinement: cells are halved until the nodes resolve a score; points between
 
 A score f is read at nodes, and on each cell a polynomial g interpolates it. Steps, kinks and peaks narrower than a
 cell make g differ from f. The *misplaced mass* measures the error of the density, on a domain of measure one:
-:math:`\int |\exp_{2-\alpha}(f - A) - \exp_{2-\alpha}(g - A)|`. Above the limit of a domain it causes a warning, above
-a tenth an error. `_normalizer` defines A, Ã, f̃ and measure one.
+:math:`\int |\exp_{2-\alpha}(f - A) - \exp_{2-\alpha}(g - A)|`. Above a limit, `_WARNED` in the module of each domain,
+it causes a warning, above a tenth an error. `_normalizer` defines A, Ã, f̃ and measure one.
 """
 
 import warnings
@@ -25,12 +25,12 @@ from contmax.prediction._normalizer import UnitMeasure, normalizer_on_nodes
 _REFUSED = 0.1
 # Differences of scores up to this number of rounding errors are ignored.
 _ROUNDING = 64
-# Misplaced mass allowed per cell. Halving stops at 2⁻³⁶ of an initial cell, where even a jump misplaces less.
+# Misplaced mass allowed per cell. Halving stops at 2⁻³⁶ of an initial cell, where a jump misplaces about as little.
 _TOLERANCE = 1e-12
 _MOST_HALVINGS = 36
-# Limit of the number of cells, which all scores of a batch share, and limit of cells times scores.
+# Limits of the number of cells, which all scores of a batch share, and of the number of cells times that of scores.
 _MOST_CELLS, _MOST_CELLS_OF_BATCH = 4096, 2**16
-# At the limit of cells, the error is estimated from this many more points per cell.
+# If the number of cells reaches its limit, the error is estimated from this number of further points per cell.
 _HELD_OUT = 2
 # Extrapolation from the nodes to the edge of a cell multiplies noise by up to this factor.
 _EXTRAPOLATION = 16
@@ -48,7 +48,7 @@ class HeldOut:
 
     @classmethod
     def between(cls, exact: Tensor, interpolated: Tensor, noise: Float[Tensor, "..."]) -> "HeldOut":
-        """Pairs exact with interpolated scores; absolute differences are reduced by `noise`, at most to 0."""
+        """Pairs exact with interpolated scores; absolute differences are reduced by `noise`, but not below 0."""
         known = (exact > -torch.inf) & (interpolated > -torch.inf)
         gap = torch.where(known, exact - interpolated, 0)
         beyond = gap.sign() * (gap.abs() - noise).clamp(min=0)
@@ -60,7 +60,7 @@ class HeldOut:
         return [exp_beta(scores - normalizer[..., None], 2 - alpha[..., None]) for scores in both]
 
     def misplaced(self, normalizer: Float[Tensor, "*batch"], alpha: Tensor, weights: Tensor | float) -> Tensor:
-        """Misplaced mass, (*batch), from points that represent shares `weights` of the domain.
+        """Misplaced mass, (*batch), estimated from points with these quadrature weights, whose sum is one.
 
         NaN if `normalizer`, a guess of Ã, makes a density infinite.
         """
@@ -70,7 +70,7 @@ class HeldOut:
         return (weights * (exact - interpolated).abs()).sum(-1) / mass
 
     def misplaced_by_draws(self, normalizer: Float[Tensor, "*batch"], alpha: Tensor) -> Tensor:
-        """Misplaced mass, (*batch), if the points were drawn from the interpolated density."""
+        """Misplaced mass, (*batch), estimated from points that were drawn from the interpolated density."""
         exact, interpolated = self._densities(normalizer, alpha)
         ratio = torch.where(interpolated > 0, exact / torch.where(interpolated > 0, interpolated, 1), 1)
         return (ratio - 1).abs().mean(-1)
@@ -146,7 +146,7 @@ def refined(
         if not bool(coarse.any()):
             if bool(new.all()):
                 break
-            # Older cells were judged by an earlier estimate of the density: judge all cells by the latest estimate.
+            # Older cells were judged by an earlier estimate of the density. Judge all cells by the latest estimate.
             new = torch.ones_like(new)
             continue
         middle = (left + right)[coarse] / 2
@@ -237,7 +237,7 @@ def _too_coarse(view: View, noise: Noise, chosen: Bool[Tensor, "C"]) -> Bool[Ten
     """Whether to halve each chosen cell, because a score of the batch, its extrema or its density is not resolved."""
     alpha, normalizer = view.form.alpha, view.normalizer
     coefficients = legendre_coefficients(view.scores)
-    # The larger jump of the interpolant at the two edges of each cell shows bends between the edge and the nodes.
+    # `gap`: the larger of the interpolant's jumps at the edges of a cell, which shows bends between edge and nodes.
     even, odd = coefficients[..., ::2].sum(-1), coefficients[..., 1::2].sum(-1)
     jump = ((even - odd)[..., 1:] - (even + odd)[..., :-1]).abs()
     jump = torch.where(view.alive[..., 1:] & view.alive[..., :-1], jump, 0)
@@ -248,7 +248,7 @@ def _too_coarse(view: View, noise: Noise, chosen: Bool[Tensor, "C"]) -> Bool[Ten
     lines = Lines.over(coefficients, alive, length / 2)
     _, rule = gauss_legendre(values.shape[-1], values.device)
     escort = (rule / 2 * _escort(scores.flatten(-2), normalizer, alpha).unflatten(-1, scores.shape[-2:])).sum(-1)
-    # If no node is above the threshold, points between nodes may be: use the average of p^{2−α} over the domain.
+    # If no node is above the threshold, points between nodes may be above it: use the mean of p^{2−α} over the domain.
     escort = length * torch.where(escort > 0, escort, view.escort[..., None])
 
     tail = coefficients[..., -2:].abs().sum(-1)

@@ -121,7 +121,7 @@ def plot_image_attention(
         for heights in grid_heights(density, places, places, index):
             draw_contours(drawn, places, places, heights, color, shade_support=True)
     drawn.set(xticks=[], yticks=[], xlim=(0, 1), ylim=(1, 0))
-    # Without pixels, the Axes may already show an image that has set the aspect: leave it.
+    # Without pixels, the Axes may already show an image that has set the aspect: leave the aspect unchanged.
     if pixels is not None or drawn.get_aspect() == "auto":
         high, wide = (1, 1) if pixels is None else pixels.shape[:2]
         drawn.set_aspect(high / wide)

@@ -121,7 +121,7 @@ class LineMember:
 
 
 def line_members(density: Distribution, index: Index = (), shape: tuple[int, ...] | None = None) -> list[LineMember]:
-    """The members at `index` of a batch of densities on the line, by default all; refuses them unless `shape` fits."""
+    """The members at `index` of a batch of densities on the line, by default all. A given `shape` must fit them."""
     require_density(density)
     if len(density.event_shape):
         raise TypeError(

@@ -38,8 +38,8 @@ output { display: block; min-height: 1.75em; font-size: .95rem; font-variant-num
 """
 
 # `listen` takes a function for each key. `grid` binds arrow keys, Home and End to moves between cells, and m to a move
-# to the cell that `strongest` returns. It returns the function `go(row, column)` that makes a move. After each move it
-# calls `show`, which shows the cell at `row` and `column`.
+# to the cell that `strongest` returns. `grid` returns the function `go(r, c)`, which moves to a cell: it sets `row` and
+# `column` and calls `show`, which shows this cell.
 _SCRIPT = """
 "use strict";
 const map = document.getElementById("map"), said = document.getElementById("said");
@@ -150,7 +150,10 @@ def escaped(text: str) -> str:
 
 
 def overlaid(attention: TokenAttention) -> tuple[Tensor, Tensor, str]:
-    """Shares to shade and to underline, (T, L): weights and density, or the given one and zeros. The given as JSON."""
+    """Shares to shade and shares to underline, (T, L), and the shares of weights and density as JSON members.
+
+    With weights and densities, weights shade and densities underline. If only one is given, it shades.
+    """
     both = (("weight", attention.weights), ("density", attention.mass()))
     found = {name: given for name, given in both if given is not None}
     main, *rest = found.values()

@@ -45,7 +45,7 @@ class MassEllipse:
 
 
 def mass_ellipses(density: Distribution, index: Index = ()) -> list[list[MassEllipse]] | None:
-    """The ellipses of each member at `index`, for a mixture those of its components; None if it is not elliptical."""
+    """The ellipses of each member at `index`, or of a mixture's components; None if densities are not elliptical."""
     require_density(density)
     if tuple(density.event_shape) != (2,):
         raise TypeError(

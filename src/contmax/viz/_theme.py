@@ -120,7 +120,7 @@ def drawn_in(theme: Theme) -> Iterator[None]:
 
 
 def page_colours() -> str:
-    """CSS with variables for paper, plate, ink, soft and line, and the first two row colours, each as three numbers.
+    """CSS variables for paper, plate, ink, soft and line, and for the first two row colours, as three numbers each.
 
     Example:
         >>> "prefers-color-scheme: dark" in page_colours()
