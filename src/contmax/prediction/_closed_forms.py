@@ -49,7 +49,7 @@ class Segments:
     alpha: Tensor
     log_peak: Float[Tensor, "..."]  # ln p_t, at the higher end
     drop: Float[Tensor, "..."]
-    """d = ln(p_b/p_t); if the segment is cut off at the threshold, a number so low that e^{cd} is 0."""
+    """d = ln(p_b/p_t); if the segment is cut off at the threshold, a number so low that e^{εd} and e^{(c+ε)d} are 0."""
     length: Float[Tensor, "..."]  # length of the live part, where p > 0
     falls: Bool[Tensor, "..."]  # whether the higher end is the left end
     live: Bool[Tensor, "..."]
