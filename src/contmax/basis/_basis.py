@@ -338,7 +338,7 @@ def covering_width(num: int, low: float, high: float) -> float:
 
 
 def least_exponent(dtype: torch.dtype) -> float:
-    """Lower bound to which exponents are clamped: denormal values of exp would take a CPU ten times as long.
+    """Lower bound to which exponents are clamped, because denormal values of exp would take a CPU ten times as long.
 
     A fit multiplies pairs of values of exp. In float64 the bound is high enough that products are not denormal either.
     """

@@ -2,10 +2,10 @@ r"""E_p[ψ] by quadrature, for pairs of a density and a basis without a closed f
 
 Accuracy on the line: in float64 1e-10 for bounded densities that are smooth between their landmarks (ends of the
 support, mean and mode, of each component of a mixture), and 1e-9 for predictions; in float32 rounding, since the
-computation is in float64. Expectations of predictions on other domains are exact on points; errors are 1e-5 on the
-plane and 1e-3 in space for functions no narrower than a cell.
+computation is in float64. For predictions on other domains: on a finite set of points expectations are exact; for
+functions no narrower than a cell, errors are 1e-5 on the plane and 1e-3 in space.
 
-In several dimensions nodes are fixed:
+In several dimensions the number of nodes is fixed:
 
 =================================  ==================================================================================
 β-Gaussians, MultivariateNormal    radii times directions, 40 × 64 on the plane, 40 × 24 × 48 in space: 1e-9 for
@@ -15,7 +15,7 @@ any other, N ≤ 3                   a product rule of 96 nodes on each axis of 
                                    are smooth on either side of their mean; a few percent for a support that ends
                                    inside the box and is no box
 any other, Gaussian functions      32 Gauss nodes per axis (float64: 48) where function and density overlap: 1e-6 for
-                                   smooth densities; independent coordinates by products, Gaussians exactly
+                                   smooth densities; independent coordinates by products, or exactly if normal
 =================================  ==================================================================================
 
 Radii r of a β-Gaussian whose support has radius R have a coordinate ξ with 1 − r²/R² = exp(−(α−1)ξ²/2α). Their density
@@ -47,8 +47,8 @@ _WINDOW_NODES, _REACH = 96, 8.0
 # The nodes of a prediction's piece (24, or 20 for knots) resolve functions whose standard deviation is at least this
 # share of the piece.
 _WIDE = 0.5
-# In several dimensions: numbers of radii and directions, and the largest ξ; nodes per axis of a product rule, and half
-# the side of its box in standard deviations.
+# In several dimensions: the number of radii, the largest ξ, and the number of directions on a circle; nodes per axis of
+# a product rule, and half the side of its box in standard deviations.
 _RADII, _XI_MAX = 40, 8.5
 _DIRECTIONS = {2: 64, 3: 48}
 _PER_AXIS, _DEVIATIONS = {2: 96, 3: 40}, 8.0
@@ -177,7 +177,7 @@ def by_box(density: Distribution, basis: Basis) -> Tensor:
 
 
 def within_support(density: Distribution, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
-    """A box, (*batch, …, N), clipped to the support if that is a box; differentiable in the ends of the support."""
+    """A box, (*batch, …, N), clipped to the support if the support is a box; differentiable in the support's ends."""
     support = density.support
     while isinstance(support, type(constraints.real_vector)):
         support = support.base_constraint

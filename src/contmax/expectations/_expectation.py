@@ -254,7 +254,7 @@ class Formula(NamedTuple):
     slopes: Callable[..., tuple[Tensor, ...]] | None = None
 
 
-# Results of a kernel: r, and the slopes of r in μ, scale, σ_j and, if α may vary, α: (*batch, 3 or 4, K), or None.
+# Results of a kernel: r; and its slopes in μ, scale, σ_j and (rules for any α) α, (*batch, 3 or 4, K), or None.
 Known = tuple[Tensor, Tensor | None]
 
 FORMULAS: dict[str, Formula] = {}

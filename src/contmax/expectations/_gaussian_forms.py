@@ -1,7 +1,8 @@
 r"""The Gaussian N(μ; μ_j, Σ_j + V/s) as a function of s, real or complex: on the plane, and in any dimension.
 
 V is the covariance of a density with mean μ, and μ_j and Σ_j belong to a Gaussian basis function. On the plane, with S
-= Σ_j + V, d = μ − μ_j and ``adj`` the adjugate, the Gaussian depends on five numbers, computed without subtraction,
+= Σ_j + V, d = μ − μ_j and ``adj`` the adjugate, the Gaussian depends on five numbers, of which `plane_form`
+computes b directly, without the subtraction:
 
     a = |Σ_j|/|S|,   c = |V|/|S|,   b = 1 − a − c;        n = dᵀadj(Σ_j)d/|S|,   g = dᵀadj(V)d/|S|
 
@@ -12,8 +13,8 @@ function, with Σ_j = L_jL_jᵀ, M = L_j⁻¹VL_j⁻ᵀ and y = L_j⁻¹d,
 
     |Σ_j + V/s| = |Σ_j| s⁻ᴺ |sI + M|,      dᵀ(Σ_j + V/s)⁻¹d = s yᵀ(sI + M)⁻¹y
 
-The inverse is computed by elimination without pivoting: on the path of s every pivot lies between s and the positive
-axis, so none vanishes and the logarithm of the determinant is the sum of the logarithms of the pivots.
+The inverse is computed by elimination without pivoting. For s on the path, every pivot lies in the angle between s and
+the positive axis. So none vanishes, and the logarithm of the determinant is the sum of the logarithms of the pivots.
 
 Both classes have the same methods. Sums Σ in docstrings of :class:`MatrixForm` run over the eigenvalues λ of M, with y
 the coordinate along the eigenvector of λ.
@@ -262,7 +263,7 @@ def plane_form(tril: Tensor, offset: Tensor, basis_tril: Tensor, diagonal: bool)
     trace = k11 * k11 + k21 * k21 + k22 * k22
     det = (k11 * k22).square()
     inverse = (1 + trace + det).reciprocal()
-    # Scale distances before squaring: at 1e18 widths their squares would overflow in float32.
+    # Scale distances before squaring: at 2e19 widths their squares would overflow in float32.
     root = inverse.sqrt()
     y1, y2 = y1 * root, y2 * root
     near = y1 * y1 + y2 * y2

@@ -28,7 +28,7 @@ from contmax.expectations._line_scales import scale_mean_expectation
 from contmax.kernels import means
 from contmax.numerics import unit_gauss_legendre
 
-# The k = 1/(α−1) for which windows of nodes suffice in float32 too: (1 − y²)ᵏ is then a polynomial of low degree.
+# The k = 1/(α−1) for which windows of nodes suffice in float32 too, because (1 − y²)ᵏ is a polynomial of low degree.
 _WINDOWED = (0.0, 1.0, 2.0, 3.0, 4.0)
 # While gradients are computed, torch operations take about 2 kB per pair of a density and a basis function; they save
 # nothing per pair from the forward pass for the backward pass.
@@ -91,7 +91,7 @@ class Nodes(NamedTuple):
     z: Tensor  # position in the basis function, (t − μ_j)/σ_j
     weights: Tensor  # Gauss–Legendre weights on [0, 1], (q,)
     factor: Tensor  # length of the window in y, over √(2π) σ_j
-    narrow: Tensor  # whether the density is narrower than the function
+    narrow: Tensor  # whether the density counts as narrow: a/σ_j is at most 2, for k > 1 up to 3
 
 
 def _windowed_expectation(
@@ -134,12 +134,13 @@ def _place(loc: Tensor, half: Tensor, centre: Tensor, width: Tensor, k: float) -
     reach = 5.6 if loc.dtype == torch.float32 else 8.5
     offset, ratio = centre - loc, width / half
     narrow = half <= 2 * width * max(1.0, ((2 * k + 3) / 5) ** 0.5)
-    # Ends of the support are ±1 in (t − μ)/a for narrow densities, else (±a − δ)/σ_j in (t − μ_j)/σ_j; δ = μ_j − μ.
+    # The coordinate is (t − μ)/a for narrow densities, where the support ends at ±1, else (t − μ_j)/σ_j, where it ends
+    # at (±a − δ)/σ_j with δ = μ_j − μ.
     end = torch.where(narrow, 1.0, (half - offset) / width)
     start = torch.where(narrow, -1.0, (-half - offset) / width)
     middle = torch.where(narrow, offset / half, 0.0)
     spread = torch.where(narrow, ratio, 1.0)
-    # The window is the part of the support where ψ_j's exponent is within c²/2 of its maximum; `cut` is c deviations.
+    # In the window ψ_j's exponent is within c²/2 of its maximum on the support; `cut` is c standard deviations of ψ_j.
     cut = reach * spread
     nearest = middle.maximum(start).minimum(end)
     distance = (middle - nearest).abs()

@@ -2,9 +2,9 @@
 
 A β-Gaussian is a mixture of Gaussians of different scales, and `_scale_mean` defines the law of the scale. The
 computation is in float64, with 12 to 32 nodes for float32 arguments and 40 to 80 for float64. On a CPU numba's kernel
-computes values and slopes in one pass, and torch.compile sees one operator: the law of the scale would add hundreds of
-operations to a graph, which compile longer than most models and run slower than the kernel. On a GPU Triton's kernels
-take every α. Other tensors, and higher derivatives, are computed by the torch reference.
+computes values and slopes in one pass. torch.compile sees one operator, because the law of the scale would add hundreds
+of operations to a graph: they would take longer to compile than most models, and run slower than the kernel. On a GPU
+Triton's kernels take every α. All other calls, and higher derivatives, use the torch reference.
 """
 
 from concurrent.futures import ThreadPoolExecutor
@@ -53,7 +53,7 @@ def scale_mean_expectation(
 def _has_no_heavy_tails(index: Tensor | None, number: float) -> bool:
     """Whether all α ≥ 1 and none is NaN: for α < 1 the law of the scale needs nodes that the kernel does not have.
 
-    In a trace the values of a tensor α are not known, and the operator looks at them when it runs.
+    In a trace the values of a tensor α are not known: the result is True, and the operator tests them when it runs.
     """
     if index is None:
         return number >= 1
@@ -77,8 +77,8 @@ def line_scale_means(
 
         rule = path_rule(index is not None, loc.dtype == torch.float32)
         return _cpu_means.line_scale_means(loc, scale, number if index is None else index, centre, width, rule)
-    # Compute in a new thread: slopes need torch.autograd, which records nothing inside an operator. (torch.func would
-    # fail under a dispatch mode, such as torch's counter of operations.) Both states belong to a thread.
+    # Slopes need torch.autograd, which records nothing inside an operator. (torch.func fails under a dispatch mode,
+    # such as torch's counter of operations.) Recording and modes are states of a thread, so compute in a new thread.
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(_values_and_slopes, loc, scale, index, centre, width, number).result()
 

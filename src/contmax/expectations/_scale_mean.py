@@ -104,7 +104,7 @@ def _mean_away_from_one(form: Form, order: float | Tensor, single: bool) -> Tens
 
 
 class _Mean(torch.autograd.Function):
-    """Gives a computed mean its derivatives: computed slopes or, for higher derivatives, differentiable slopes."""
+    """Gives a known mean its derivatives: known slopes, or differentiable slopes for higher derivatives."""
 
     generate_vmap_rule = True
 
@@ -247,7 +247,7 @@ def scale_nodes(gaussian: Form, order: float | Tensor, single: bool) -> tuple[Co
 
 
 def path_rule(varies: bool, single: bool) -> Hyperbola:
-    """The rule of the path for α > 1; a tensor ν gets as many nodes as the half line has, for accurate slopes in ν."""
+    """The rule of the path for α > 1; for a tensor ν, which may have both signs, as many nodes as the half line has."""
     if varies:
         return Hyperbola(_HALF_LINE[single][0], DOUBLE.end, DOUBLE.stretch)
     return SINGLE if single else DOUBLE
@@ -293,8 +293,8 @@ def _half_line(gaussian: Form, size: Tensor, single: bool) -> tuple[Complex, Com
     near, _, spread, _ = gaussian.sizes()
     t = left_out / (size + 1)
     root = (2 * t).sqrt()
-    # For functions far from the density the mass comes from small s, the widest Gaussians: the mean of s falls like
-    # 1/distance², unless the function is wide itself. The mass at smaller s is negligible beside the largest r.
+    # For functions far from the density the mass comes from small s, that is from wide Gaussians. There the mean of s
+    # falls like 1/distance², unless the function itself is wide. Mass at smaller s is negligible beside the largest r.
     far = near * spread / (1 + spread).square()
     length = root.clamp(max=1) + t + torch.log1p(far / (2 * (size + 1))) + torch.log1p(t + root)
     high, step = torch.log1p(1 / size) + torch.log1p(t + root), length.asinh() / (count - 1)

@@ -145,7 +145,7 @@ class ContinuousAttention(AlphaModule):
         return context, density if need_density else None
 
     def seen(self, values: Tensor) -> Tensor:
-        """The values that the context is a mean of: in training some heads hide a few."""
+        """The values that the context is a mean of: in training some heads hide a part of the values."""
         hide: Any = getattr(self.head, "hide_values", None)
         return values if hide is None else hide(values)
 

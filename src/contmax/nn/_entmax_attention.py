@@ -155,7 +155,7 @@ class EntmaxAttention(AlphaModule):
         return output if weights is None else (output, weights)
 
     def _seen_keys(self, query: Tensor, keys: int, mask: Tensor | None, lengths: Tensor | None) -> Tensor | None:
-        """Whether any query may attend each key, broadcastable to (B, L, 1); None without a mask and lengths."""
+        """Whether any query may attend each key, broadcastable to (B, L, 1); None if `mask` and `lengths` are None."""
         if mask is not None and mask.dim() == 4:
             if self.is_causal and mask.shape[-2] > 1:
                 mask = mask & mask.new_ones(query.shape[1], keys).tril(keys - query.shape[1])

@@ -25,8 +25,8 @@ from contmax.nn._place import (
 )
 from contmax.signal._observations import check_mask, unmasked
 
-# Offset of the logits, with which gates begin nearly shut. There sigmoid(x) ≈ eˣ, so that gates compete for the mass as
-# the weights of a softmax do.
+# Offset of the logits, with which gates begin nearly shut. For negative x sigmoid(x) ≈ eˣ, so that nearly shut gates
+# compete for the mass as the weights of a softmax do.
 _SHUT = -2.0
 
 
@@ -42,9 +42,9 @@ class GateHead(PlacingHead):
     density has this mean and covariance.
 
     Labels alone favour a narrow support, because one position that reveals the answer is enough. Therefore the context
-    does without the values of some positions in training (:meth:`hide_values`): it is right on average, and the less it
-    depends on single positions, the closer. So the gates of all positions that reveal the answer learn to open. Gates
-    see every position, and nothing is hidden in evaluation.
+    does without the values of some positions in training (:meth:`hide_values`). The context is then right on average,
+    and its error is the smaller, the less it depends on single positions. So the gates of all positions that reveal the
+    answer learn to open. Gates see every position, and nothing is hidden in evaluation.
 
     Args:
         embed_dim: D, channels of the keys, or of the values if there are no keys.

@@ -121,7 +121,7 @@ class PooledHead(Head):
         check_mask(values.shape[:2], mask)
         like = values.new_empty(0, dtype=wide_dtype(values.dtype))
         cells = observed_cells((values.shape[0], values.shape[1]), self.dim, where, like)
-        # Given positions determine the interval (or box) to look in. Only with position channels are they also inputs.
+        # If positions are given, they determine the box to look in; with position channels they are also inputs.
         box = None if where.positions is None else cells.box(mask)
         centers = cells.centers if box is None else box.shares(cells.centers)
         summary = self._summary(values, centers, grid, mask)

@@ -72,7 +72,7 @@ class Anchors(ShownModule):
         return low + size * in_dtype(self.cells(like), size.dtype)
 
     def moments(self, weights: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and (co)variance of positions under weights (…, A), each weight spread evenly over an anchor's cell."""
+        """Mean and (co)variance of positions under weights (…, A), each spread evenly over the cell of its anchor."""
         low, size = self._box(weights)
         mean, covariance = (
             in_dtype(part, size.dtype) for part in moments(weights, self.cells(weights), grid=self.cell_grid)
@@ -92,7 +92,7 @@ class Anchors(ShownModule):
 
 
 class PreferredPlaces(ShownModule):
-    r"""A term of the scores at points u: each head h and component m at first prefers another part of the unit cube.
+    r"""A term of the scores at points u: at first each head h and component m prefers a different part of the cube.
 
     .. math:: -\tfrac12\,\kappa_{hm}\,\|u - c_{hm}\|^2
 

@@ -22,7 +22,7 @@ class Place(NamedTuple):
     Args:
         density: p, of batch shape (B,) or (B, Q).
         weights: one for each position, summing to one, (B, L) or (B, Q, L); None from a head without weights.
-        context: the mean of the values under the weights, (B, D) or (B, Q, D); None from a head without weights.
+        context: the mean of the values under the weights, (B, D) or (B, Q, D); None if it was not computed.
     """
 
     density: Distribution
@@ -61,7 +61,7 @@ class Head(ShownModule):
 class PlacingHead(Head):
     """A head whose density comes from discrete weights.
 
-    ``_attend`` may return no context, the mean of the values under the weights: `attend` computes it then.
+    If ``_attend`` returns no context (the mean of the values under the weights), `attend` computes it.
     """
 
     def attend(
@@ -104,7 +104,7 @@ class Box(NamedTuple):
     margin: Tensor  # distance from the border of the box to `first`, (B, N)
 
     def shares(self, points: Tensor) -> Tensor:
-        """Points (B, …, N) of the domain, mapped to the unit cube. To limit rounding, `first` is subtracted at once."""
+        """Points (B, …, N) of the domain, mapped to the unit cube. To limit rounding, `margin` is added last."""
         first, size, margin = (_aligned(part, points) for part in self)
         return (points - first + margin) / size
 
@@ -219,7 +219,7 @@ def moments_of_weights(weights: Tensor, dim: int, where: Where) -> tuple[Tensor,
     if dim == 1:
         centers, first = centers.squeeze(-1), first.squeeze(-1)
     else:
-        # Expand the centres, so that (L, N) is not mistaken for positions (B, L) on the line.
+        # Expand the centres of each sequence to the shape (*batch, L, N) that `moments` takes, over all its queries.
         centers = centers.expand(*weights.shape, dim)
     mean, covariance = moments(wide, centers, sides=sides)
     return first + mean, covariance

@@ -21,9 +21,9 @@ from contmax.basis._basis import rounding_warning
 _warned_of_distance: "weakref.WeakSet[Basis]" = weakref.WeakSet()
 _warned_of_rounding: "weakref.WeakSet[Basis]" = weakref.WeakSet()
 _compared_with_unit_cube: "weakref.WeakSet[Basis]" = weakref.WeakSet()
-# A basis reaches a point if the largest |ψ_j| there is at least this share of the largest |ψ_j| at its centre.
+# A basis reaches a point if max_j |ψ_j| there is at least this share of max_j |ψ_j| at the centre of the basis.
 _REACHED = 1e-3
-# Some functions count as unused if at least this share of a side of the box around the basis lies outside [0, 1].
+# A basis lies mostly outside the unit cube if at least this share of a side of its box lies outside [0, 1].
 _MOST_OUTSIDE = 0.5
 # Where all |ψ_j| are at most this share of their largest value at the centre of the basis, the signal is practically 0.
 _NEGLIGIBLE = 1e-6
@@ -144,7 +144,7 @@ def observation_positions(
 def _on_interval(length: int, mask: Tensor | None, like: Tensor) -> Tensor:
     """(rank + ½)/n over the n unmasked observations: (L,) without a mask, (*batch, L) with one.
 
-    A masked observation gets the position of the next unmasked observation; its weight is 0.
+    A masked observation, whose weight is 0, gets the position of the next unmasked one, or after the last (n + ½)/n.
     """
     if mask is None:
         return (torch.arange(length, dtype=like.dtype, device=like.device) + 0.5) / length

@@ -244,8 +244,8 @@ class LengthTable(NamedTuple):
     r"""The weights G_n, (n, K), for n observations at the default positions, stacked for n = 1…L.
 
     Row 0 is zero, for masked observations. G_n begins at row 1 + n(n−1)/2 whatever L is, so that the table can grow. On
-    the CPU the table holds only G_n for the n of masks so far. Elsewhere reading n from a mask would wait for the
-    device, so the table holds G_n for all n up to the length of the masks.
+    the CPU the table holds only the G_n that masks have needed so far. Elsewhere reading n from a mask would wait for
+    the device, so the table holds G_n for all n up to the length of the longest mask.
     """
 
     rows: Tensor  # the stacked weights, (rows, K), computed in float64
@@ -268,14 +268,14 @@ class LengthTable(NamedTuple):
         """In increasing order, the n whose G_n the mask needs, or may need, and which are not in `known`."""
         if is_eager_cpu(mask):
             return [n for n in mask.sum(-1).unique().tolist() if n not in self.known]
-        # The table has all n up to some length: it has them all if it has the largest.
+        # Here the table has all n up to some length, so nothing is missing if it has n = `longest`.
         longest = mask.shape[-1]
         return [] if longest in self.known else [n for n in range(1, longest + 1) if n not in self.known]
 
     def filled(self, lengths: list[int], functions: Basis, penalty: float) -> "LengthTable":
         """A new table in which G_n is also filled in for n in `lengths`; readers of the old table see no change."""
         rows, longest, width = self.rows, max(lengths[-1], len(self.first) - 1), self.rows.shape[-1]
-        # Without a longer length both tables share `rows`; readers of the old table do not use the rows written now.
+        # If `longest` is not new, both tables share `rows`; readers of the old one never use the rows written now.
         if longest > len(self.first) - 1:
             rows = self.rows.new_zeros(_first_row(longest + 1), width)
             rows[: len(self.rows)] = self.rows
@@ -288,7 +288,7 @@ class LengthTable(NamedTuple):
             inside = rank < count
             design = torch.where(inside.unsqueeze(-1), functions((rank.double() + 0.5) / count), 0)
             weights = ridge_fit(design, penalty, functions.volume).weights(rows.dtype)
-            # Padding (rank ≥ n) is written to row 0, which must stay zero, although a fit without a penalty may be NaN.
+            # Padding (rank ≥ n) is written to row 0 as zeros, because there a fit without a penalty may be NaN.
             rows[(first[count] + rank + 1) * inside] = torch.where(inside.unsqueeze(-1), weights, 0)
         return LengthTable(rows, first, self.known.union(lengths))
 
@@ -309,7 +309,7 @@ def _on_device(lengths: list[int], device: torch.device) -> Tensor:
 
 
 class _Entry(NamedTuple):
-    """A cached result, and the constants of the basis it was computed from."""
+    """A cached result; `source` are the constants of the basis from which it was computed."""
 
     shared: Shared[Any]
     source: _Constants

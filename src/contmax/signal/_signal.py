@@ -65,7 +65,7 @@ class _Observed(NamedTuple):
             mean = (counts * values).sum(-2, keepdim=True) / counts.sum(-2, keepdim=True).clamp(min=1)
             missed = (counts * (values - fitted).square()).sum((-2, -1))
             total = (counts * (values - mean).square()).sum((-2, -1))
-            # Ignore a variance up to `least`: that of equal observations is a rounding error.
+            # Treat a variance up to `least` as 0: the variance of equal observations is a rounding error.
             least = (64 * torch.finfo(values.dtype).eps) ** 2 * values.square().sum((-2, -1))
             return explained_share(missed, total, least)
 

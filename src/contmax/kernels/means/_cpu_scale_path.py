@@ -1,4 +1,4 @@
-"""The mean of a Gaussian over the law of its scale and its slopes, by blocks of pairs, in float32 or float64.
+"""The mean of a Gaussian over the law of its scale, and slopes of this mean, by blocks of pairs, float32 or float64.
 
 The torch reference in `contmax.expectations` (`_scale_mean`, `_gaussian_forms`) explains the algorithm, the numbers a,
 b, c, n, g of a pair, the number ν (`order`) of the law, and the path. A block is one array `w`; its rows lie at known
@@ -104,7 +104,11 @@ def _start(a, b, c, n, g, order, f):  # type: ignore[no-untyped-def]
 
 @njit(fastmath=fast.CONTRACT, error_model="numpy")
 def _place(w, order, stretch, most, share):  # type: ignore[no-untyped-def]
-    """Write vertex, size, bend of each pair's path; `most` and `share` are `lean` and `curvature` of a `Hyperbola`."""
+    """Write vertex, size and bend of each pair's path, s(u) = vertex + bend·(1 − cosh u) + i·size·sinh u.
+
+    `most` is the largest lean κ of a path, `share` its curvature as a share of that of steepest descent (the fields
+    `lean` and `curvature` of `Hyperbola`).
+    """
     wide_vectors()
     f = w.dtype.type
     block = of(f, 128, 32)

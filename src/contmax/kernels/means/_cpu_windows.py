@@ -54,8 +54,8 @@ def _place(loc, half, order, centre, width, windows, live):  # type: ignore[no-u
 
     The computation is in float64: an error of a window moves all its nodes, and the power k amplifies it.
     """
-    # The largest a/σ_j of a density that counts as narrow. Then, in standard deviations, the reach of a window and the
-    # distance at which a Gaussian underflows.
+    # `narrowness` is the largest a/σ_j of a density that counts as narrow. In standard deviations, `reach` is the
+    # half-width of a window, and `farthest` the distance at which a Gaussian underflows.
     narrowness = 2.0 * max(1.0, np.sqrt((2.0 * order + 3.0) / 5.0))
     reach, farthest = (5.6, 13.2) if centre.itemsize == 4 else (8.5, 37.4)
     mu, a, count = np.float64(loc), np.float64(half), np.uint64(0)

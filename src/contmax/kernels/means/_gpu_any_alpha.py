@@ -1,7 +1,7 @@
 """r = E_p[ψ] on the line for any α, one for each density, and its gradients; programs take one density at a time.
 
-α alone decides which rule fits, so all pairs of a program take one branch: `tails` for small α, `bell` near
-α = 1, or `edges`. The host never reads α. The torch reference is `contmax.expectations._line_scales`.
+α alone decides which rule fits, so all pairs of a density take one branch: `tails` for small α, `bell` near
+α = 1, `edges` for large α. The host never reads α. The torch reference is `contmax.expectations._line_scales`.
 
 With t = μ + bξ the density in ξ is C(ε) (1 − εξ²)^{1/ε}, ε = α − 1, which is exp(−ξ²)/√π at ε = 0. The formulas for b
 and C are those of `contmax.densities._profile`, `contmax.numerics._radial` and `stirling_factor` in
@@ -31,7 +31,8 @@ _INVERSE_SQRT_2PI = tl.constexpr(0.3989422804014327)
 _TAILS, _EDGES = tl.constexpr(-0.02), tl.constexpr(0.25)
 # The most functions of a program (forward, backward), and the functions of a thread, measured on an H200.
 _COLUMNS, _BACKWARD_COLUMNS, _TOGETHER = 512, 128, 8
-# A program that computes gradients of functions takes one density, or up to 16 if there are more than _FEW.
+# Where gradients of functions are needed, a program takes several densities one after the other: the number of all
+# densities // _FEW, rounded up to a power of two, from 1 to 16.
 _FEW = 1024
 
 
@@ -57,7 +58,7 @@ def _gamma_ratio(gap):
     value = q * (c_1 + q * (c_2 + q * (c_3 + q * (c_4 + q * (c_5 + q * c_6)))))
     series = 2.0 * c_1 + q * (4.0 * c_2 + q * (6.0 * c_3 + q * (8.0 * c_4 + q * (10.0 * c_5 + q * (12.0 * c_6)))))
     slope = series * inverse * scale * scale + 0.5 * offset * scale
-    # Products of eight quotients and sums of eight reciprocals, each as one quotient: divisions in float64 are slow.
+    # Compute a product of eight quotients and a sum of eight reciprocals as one quotient each: division is slow.
     above_all, below_all, sums = 1.0 + 0.0 * size, 1.0 + 0.0 * size, 0.0 * size
     for j in tl.static_range(1, 9):
         below = 1.0 + (j - 0.5 + 0.5 * sign) * size
@@ -193,7 +194,7 @@ def any_bwd_kernel(
             mu, scale_ptr, alpha_ptr, row, gap, centre, width, bell_rule, edge_rule, PER_ROW
         )
         offsets = row * row_stride + column.to(tl.int64) * column_stride
-        # NaN in a parameter makes all its gradients NaN.
+        # NaN in a parameter makes every gradient NaN to which its pairs contribute.
         cotangent = tl.load(cotangent_ptr + offsets, known, other=0.0)
         cotangent += tl.where(known, nan + nan_of_row, 0.0)
         place = tl.program_id(1).to(tl.int64) * rows + row
@@ -256,7 +257,8 @@ def rules_on(device: torch.device) -> tuple[Tensor, Tensor]:
     x, weights = unit_gauss_legendre(BELL_NODES.value, device)
     bell = torch.cat([x, x.flip(0), weights.log2()]).float()
     x, weights = unit_gauss_legendre(EDGE_NODES.value, device)
-    # Gauss–Legendre in τ with x = 3τ² − 2τ³: next to a singular end xᶜ is about (3τ²)ᶜ, a smoother function.
+    # Gauss–Legendre in τ (here `x`) with nodes at 3τ² − 2τ³: next to an end the fractional power c of the distance is
+    # about (3τ²)ᶜ, which is smoother than τᶜ.
     rest = x.flip(0)
     nodes = x * x * (x + 3 * rest)
     edges = torch.cat([nodes, nodes.flip(0), (6 * x * rest * weights).log2()]).float()

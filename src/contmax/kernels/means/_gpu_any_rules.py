@@ -1,19 +1,19 @@
 """Three rules for r = E_p[ψ] of β-Gaussians of any α and Gaussian ψ on the line: bells, visible ends, heavy tails.
 
-A window is the interval in which the integrand of a pair is not negligible: it gets the nodes.
+A window is the interval in which the integrand of a pair is not negligible; all nodes lie in it.
 
 **Bells**, α from just below 1 to 5/4, have negligible mass near the ends of their support. With ε = α − 1, b the unit
 of length of the density (`_gpu_any_alpha`), ξ = (t − μ)/b and z = (t − μ_j)/σ_j the integrand is
 (1 − εξ²)^{1/ε} exp(−z²/2), a bell times a bell. The window is that of a product of two Gaussians, clipped to where the
-density is not negligible, in units of the narrower of the two.
+density is not negligible, in units of the narrower of density and function.
 
 **Visible ends**, α > 5/4: with t = μ + a y, k = 1/(α−1) and a = b√k the integrand is (1 − y²)ᵏ exp(−z²/2), in the
 windows of `_gpu_windows`. Next to an end of the support the integrand is a fractional power of the distance to it, so
 nodes are denser at both ends.
 
-**Heavy tails**, α < 1: the density is a mixture of Gaussians N(μ, V/s), with V its variance and s of a Gamma law given
-by ν = 1/(α−1) + 3/2 < 0, the law of the scale. So r is a mean over s. The rule is that of `_half_line` in
-`contmax.expectations._scale_mean`: nodes s with ln s = high − sinh w.
+**Heavy tails**, α below the bells: the density is a mixture of Gaussians N(μ, V/s), with V its variance. The law of s,
+the law of the scale, is a Gamma law given by ν = 1/(α−1) + 3/2 < 0. So r is a mean over s. The rule is that of
+`_half_line` in `contmax.expectations._scale_mean`: nodes s with ln s = high − sinh w for equidistant w.
 """
 
 import triton
@@ -58,7 +58,7 @@ def _bell_window(mu, b, centre, width, inverse_width, reach, curvature):
     extent = tl.where(small, s, 1.0) / root * _REACH
     low, high = tl.maximum(extent * -1.0, (reach + middle) * -1.0), tl.minimum(extent, reach - middle)
     length = tl.maximum(high - low, 0.0)
-    # For a wide function 2s² may be infinite and `middle` 0; the form for s ≥ 1 avoids their product.
+    # z at `middle` is −2s·share·offset. For s ≥ 1, where s² may overflow, it is taken as (middle − offset)/s instead.
     z = tl.where(small, offset * (-2.0 * s * share), (middle - offset) * ratio) + low * ratio
     # Clamp, since empty windows may lie arbitrarily far away.
     z, xi = tl.minimum(tl.maximum(z, -_FAR), _FAR), tl.minimum(tl.maximum(middle + low, -reach), reach)
@@ -163,7 +163,7 @@ def _tail_at(a, b, n, high, w, x):
     growth, shrink = tl.exp(w), tl.exp(-w)
     log_s = high - 0.5 * (growth - shrink)
     s = tl.exp(log_s)
-    # s − 1 − ln s loses all digits near s = 1, where its series has them.
+    # Near s = 1 the difference s − 1 − ln s loses all its digits, but its series loses none.
     series = 1.0 / 5040.0 + log_s * (1.0 / 40320.0 + log_s * (1.0 / 362880.0))
     series = 1.0 / 24.0 + log_s * (1.0 / 120.0 + log_s * (1.0 / 720.0 + log_s * series))
     series = log_s * log_s * (0.5 + log_s * (1.0 / 6.0 + log_s * series))

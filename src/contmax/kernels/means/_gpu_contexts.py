@@ -24,8 +24,8 @@ from contmax.kernels.means._gpu_plane import PLANE, PLANE_OF_MATRIX
 # These sizes were measured on an H200. If the contexts have at least _MANY entries in total, programs of one warp keep
 # the device busy; with up to _FEW_SLOPES slopes, such a program has registers for more observations at a time.
 _MANY, _FEW_SLOPES = 2**16, 2
-# A sequence of more than _MANY_TURNS steps of the loop is divided into parts of at least _TURNS_OF_A_PART steps, as
-# long as there are at most _PROGRAMS programs.
+# A sequence of more than _MANY_TURNS steps of the loop is divided into parts of at least _TURNS_OF_A_PART steps, which
+# never raises the number of programs above _PROGRAMS.
 _MANY_TURNS, _TURNS_OF_A_PART, _PROGRAMS = 16, 4, 512
 # How many gradients of values a program of the backward pass writes, and the most channels that it takes at a time.
 _WRITTEN, _CHANNELS = 4096, 512
@@ -47,7 +47,8 @@ def contexts_kernel(
     column = program % blocks * COLUMNS + tl.arange(0, COLUMNS)
     shares = shares_ptr + example * (1 + SLOPES) * length
     values = values_ptr + example * example_stride + column[None, :].to(tl.int64) * channel_stride
-    # Each of LANES rows sums the numbers that its threads read; a reduction after the loop adds up these rows.
+    # `totals` have LANES rows. In the loop each row sums the numbers that its threads read; after the loop a reduction
+    # adds up the rows.
     totals = ()
     for _ in tl.static_range(1 + SLOPES):
         totals += (tl.zeros([LANES, COLUMNS], tl.float32),)  # type: ignore[assignment]
@@ -136,7 +137,7 @@ class Contexts:
         # CPU devices (interpreter only) have index None.
         self._device = -1 if device.index is None else device.index
         family = LINE if dimension == 1 else PLANE_OF_MATRIX if is_matrix else PLANE
-        # Call it before every launch: it makes the current stream wait for the nodes.
+        # Call `_rule` before every launch: it makes the current stream wait for the nodes.
         self._rule = functools.partial(family.rule, k, device)
         values = [launch_of(family, shape[0], functions, k, SLOPES=slopes) for slopes in (False, True)]
         self._values = [ReadyLaunch(launch, self._device) for launch in values]

@@ -29,7 +29,7 @@ from contmax.kernels.means._gpu_windows import (
 )
 from contmax.numerics import unit_gauss_legendre
 
-# The numbers of nodes for an error below 2e-7 of the largest r; for k ≤ 2, polynomials of a low degree need fewer.
+# The numbers of nodes for an error below 2e-7 of the largest r. For k ≤ 2 fewer suffice, as (1 − y²)ᵏ has a low degree.
 _MOST_NODES, _NODES_UP_TO_SQUARES = 20, 18
 _INVERSE_SQRT_2PI = tl.constexpr(0.3989422804014327)
 
@@ -47,7 +47,7 @@ def _gaussian(mu, sigma, centre, width):
 
 @triton.jit
 def _load_densities(loc_ptr, scale_ptr, row, rows, stretch, K: tl.constexpr, RAISED: tl.constexpr):
-    """μ; the scale, σ if RAISED, else the half-width a; a; a clamped; and NaN where μ or the scale is NaN, else 0."""
+    """μ; the scale, σ if RAISED, else a; a; a clamped; NaN where μ or the scale is NaN, else 0. For k = ∞ a is σ."""
     mu, scale = tl.load(loc_ptr + row, row < rows, other=0.0), tl.load(scale_ptr + row, row < rows, other=1.0)
     half = half_width(scale, stretch, K) if RAISED else scale
     return mu, scale, half, length_in_range(half), nan_from(mu, scale)
@@ -91,7 +91,7 @@ def _half_by_scale(half, scale, K: tl.constexpr):
 
 @triton.jit
 def _values_and_slopes(mu, a, inverse_a, centre, width, rule, constant, K: tl.constexpr, PAIRS: tl.constexpr):
-    """r and ∂r/∂(μ, a, σ_j), integrals of p ψ′ for a narrow density or k = 0, else of p′ψ. For k = ∞, a is σ."""
+    """r and ∂r/∂(μ, a, σ_j): in closed form for k = ∞, with σ as a; else on windows, where k = 0 counts as narrow."""
     if K < 0:
         r, z, inverse = _gaussian(mu, a, centre, width)
         share = r * inverse
@@ -131,7 +131,7 @@ def line_bwd_kernel(
         centre, width, nan_column = load_functions(centre_ptr, width_ptr, column, column < columns)
         inside = (row < rows)[:, None] & (column < columns)[None, :]
         offsets = row[:, None] * row_stride + column[None, :].to(tl.int64) * column_stride
-        # NaN in a parameter makes all its gradients NaN.
+        # NaN in a parameter makes every gradient NaN to which its pairs contribute.
         cotangent = tl.load(cotangent_ptr + offsets, inside, other=0.0)
         cotangent += tl.where(inside, nan_row[:, None] + nan_column[None, :], 0.0)
         _r, slope, slope_half, slope_width = _values_and_slopes(

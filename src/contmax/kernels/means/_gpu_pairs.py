@@ -1,7 +1,8 @@
 """Launches over pairs of a density p and a Gaussian basis function ψ, shared by the line and the plane.
 
-A program takes a block of densities and a block of functions. Nothing of the size of pairs times quadrature nodes is
-stored: the forward pass writes r = E_p[ψ] of each pair, the backward pass computes each pair again and writes sums.
+A program takes a block of densities, and in the forward pass a block of functions, in the backward pass all functions.
+Nothing of the size of pairs times quadrature nodes is stored: the forward pass writes r = E_p[ψ] of each pair, the
+backward pass computes each pair again and writes sums.
 """
 
 import dataclasses
@@ -30,14 +31,14 @@ class Pairs:
     forward: Any  # the kernel of r, and with SLOPES also of ∂r/∂(μ, scale)
     backward: Any  # the kernel of the gradients
     dim: int  # N, 1 on the line and 2 on the plane
-    basis_numbers: int  # numbers per function in a program's share of the functions' gradients
-    # Maps the numbers of all densities and functions to the densities, functions and warps of one program.
+    basis_numbers: int  # how many numbers a program writes for each function, for the gradients of functions
+    # Maps the total numbers of densities and functions to the densities, functions and warps of one program.
     block: Callable[[int, int], tuple[int, int, int]]
     # Maps k = 1/(α−1) to the last arguments of both kernels, and to their compile-time constants.
     law: Callable[[float], tuple[tuple[float, ...], dict[str, Any]]]
     # Maps k and a device to the tensors of quadrature nodes that both kernels take.
     rule: Callable[[float, torch.device], tuple[Tensor, ...]]
-    # Maps the shares of all programs, (programs, basis_numbers, functions), to the gradients of μ_j and of σ_j or L_j.
+    # Maps what programs wrote, (programs, basis_numbers, functions), to the gradients of μ_j and of σ_j or L_j.
     basis_gradients: Callable[[Tensor], tuple[Tensor, Tensor]]
 
     def values(self, given: Parameters, k: float) -> Tensor:
@@ -71,7 +72,7 @@ class Pairs:
 
 @cached
 def launch_of(family: Pairs, rows: int, columns: int, k: float, strides: tuple[int, ...] = (), **kinds: bool) -> Launch:
-    """The launch for `rows` densities and `columns` functions, of `backward` if the cotangents' strides are given.
+    """The launch for `rows` densities and `columns` functions: of `backward` if `strides` of cotangents are given.
 
     `kinds` is the constant SLOPES of the forward kernel, or BASIS of the backward kernel.
     """

@@ -2,7 +2,7 @@
 
 The rule is that of `contmax.expectations._space_gaussian` for fixed α with k = 1/(α−1) ≥ 1, and for α = 1 (k = ∞). The
 kernels also compute the covariance of the density from the Cholesky factor L of Σ: V = vLLᵀ with v = F²(l₁₁l₂₂)^{−2p},
-p = 1/(2k+2) and F of `_law`. All arithmetic is in float32, except for √v and L.
+p = 1/(2k+2) and F of `_law`. All arithmetic is in float32, except for √v, and for L where it is computed from Σ.
 """
 
 import math
@@ -53,7 +53,8 @@ def _load_densities(loc_ptr, scale_ptr, row, known, factor, power, MATRIX: tl.co
 def _pairs(mu, tril, root, centre_ptr, basis_ptr, column, columns, norm, order, rises, runs, GAUSSIAN: tl.constexpr):
     """r of a block of densities and functions; ∂r/∂(μ, T) with T = √v L; and the tuple `form` for `_through_functions`.
 
-    With K = L_j⁻¹T, y = L_j⁻¹(μ − μ_j), a = 1/|I + KKᵀ| and u = √a y: (p, q) = Kᵀ(−u₂, u₁), n = u·u and g = p² + q².
+    Let K = L_j⁻¹T, y = L_j⁻¹(μ − μ_j), a = 1/|I + KKᵀ|, √a = `size` and u = √a y. Then (p, q) = Kᵀ(−u₂, u₁), n = u·u
+    and g = p² + q².
     """
     known = (column < columns)[None, :]
     c_1 = tl.load(centre_ptr + 2 * column[None, :], known, other=0.0)
@@ -64,7 +65,7 @@ def _pairs(mu, tril, root, centre_ptr, basis_ptr, column, columns, norm, order, 
     k_11, k_22, y_1 = tril[0] * root / first, tril[2] * root / second, (mu[0] - c_1) / first
     k_21, y_2 = (tril[1] * root - lower * k_11) / second, (mu[1] - c_2 - lower * y_1) / second
     size = tl.sqrt(1.0 / (1.0 + k_11 * k_11 + k_21 * k_21 + k_22 * k_22 + (k_11 * k_22) * (k_11 * k_22)))
-    # Scale distances before squaring: at 1e18 widths their squares would overflow.
+    # Scale distances before squaring: at 2e19 widths their squares would overflow.
     u_1, u_2 = y_1 * size, y_2 * size
     p, q = k_21 * u_1 - k_11 * u_2, k_22 * u_1
     a, crossed = size * size, k_11 * k_22 * size
@@ -77,10 +78,11 @@ def _pairs(mu, tril, root, centre_ptr, basis_ptr, column, columns, norm, order, 
     else:
         b, c = (k_11 * k_11 + k_21 * k_21 + k_22 * k_22) * a, crossed * crossed
         value, by_a, by_b, by_c, by_n, by_g = mean_and_slopes(a, b, c, n, g, order, rises, runs)
-        # The slope of the value in ln a: all five numbers are proportional to a, and the factor before the mean to √a.
+        # The slope in ln a of √a·value, divided by √a: a, b, c, n and g are proportional to a, and r has the further
+        # factor √a (`size`).
         whole = 0.5 * value + a * by_a + b * by_b + c * by_c + n * by_n + g * by_g
         by_trace, by_det = by_b - whole, by_c - whole
-    # Slopes in the entries of K and y, without the factor 2 of squares.
+    # Slopes in the entries of K and y; the factor 2 (from squares) and the constants in `scale` follow below.
     by_k11 = a * k_11 * (by_trace + k_22 * k_22 * by_det) - by_g * p * u_2
     by_k22 = a * k_22 * (by_trace + k_11 * k_11 * by_det) + by_g * q * u_1
     by_k21 = a * k_21 * by_trace + by_g * p * u_1
@@ -97,7 +99,7 @@ def _pairs(mu, tril, root, centre_ptr, basis_ptr, column, columns, norm, order, 
 
 @triton.jit
 def _through_functions(mass, slopes, form):
-    """Slopes in μ_j and L_j from `mass` = r and its slopes in μ and T; callers may multiply both by a cotangent."""
+    """Slopes in μ_j and L_j from r (`mass`) and its slopes in μ and T; callers may multiply both by a cotangent."""
     by_1, by_2, by_11, by_21, by_22 = slopes
     y_1, y_2, k_11, k_21, k_22, first, second = form
     by_first = -(y_1 * by_1 + k_11 * by_11) - mass / first
@@ -159,7 +161,7 @@ def plane_bwd_kernel(
     rows, columns, row_stride, column_stride, factor, power, norm, order,
     MATRIX: tl.constexpr, GAUSSIAN: tl.constexpr, BASIS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of a block of densities; with BASIS also sums for those of all functions, (blocks, 5, columns)."""
+    """Gradients of a block of densities; with BASIS also its sums for gradients of functions, (blocks, 5, columns)."""
     block = tl.program_id(0).to(tl.int64)
     row = (block * ROWS + tl.arange(0, ROWS))[:, None]
     mu, tril, root = _load_densities(loc_ptr, scale_ptr, row, row < rows, factor, power, MATRIX, GAUSSIAN)
@@ -202,7 +204,7 @@ def _law(is_matrix: bool, k: float) -> tuple[tuple[float, ...], dict[str, int]]:
     if math.isinf(k):
         return (1.0, 0.0, 1.0, 2.0), kinds
     order = k + 2
-    # F² = R²/(2k + 4): for L = I the density of height (R²/2k)ᵏ on a disc of radius R integrates to one.
+    # F² = R²/(2k + 4) is the variance for L = I, if [(R² − ‖t‖²)/2k]ᵏ on a disc of radius R integrates to one.
     factor = math.sqrt(((k + 1) * (2 * k) ** k / math.pi) ** (1 / (k + 1)) / (2 * k + 4))
     norm = math.exp(math.lgamma(order) + order + (1 - order) * math.log(order)) / (2 * math.pi)
     return (factor, 0.5 / (k + 1), norm, order), kinds

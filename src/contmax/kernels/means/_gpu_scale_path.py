@@ -11,12 +11,12 @@ import triton.language as tl
 from contmax.numerics import SINGLE
 
 _NEWTON_STEPS = tl.constexpr(3)
-# The constants of the path, those of `contmax.numerics.SINGLE`, the rule for float32.
+# The constants of the path, from `contmax.numerics.SINGLE`, the rule for float32; `_BOW` is a factor of each path's κ.
 _NODES, _TWO_STEPS = tl.constexpr(SINGLE.nodes), tl.constexpr(2 * SINGLE.end / SINGLE.nodes)
 _STRETCH, _MOST_LEAN = tl.constexpr(SINGLE.stretch), tl.constexpr(SINGLE.lean)
 _BOW = tl.constexpr(SINGLE.curvature * SINGLE.stretch / 3)
 _SMALL, _FAR = tl.constexpr(1e-30), tl.constexpr(1e18)
-# Below this exponent a term is zero, whatever its phase.
+# Below this exponent a term is negligible, whatever its phase, so the phase is replaced by 0.
 _LOWEST = tl.constexpr(-87.0)
 _TAN_EIGHTH, _QUARTER_TURN = tl.constexpr(0.41421356), tl.constexpr(0.78539816339)
 # π/2 in three parts.
@@ -69,11 +69,14 @@ def _slopes(a, b, c, n, g, s):
 
 @triton.jit
 def _place(a, b, c, n, g, order):
-    """Vertex, size and bend of each pair's path; the vertex is the saddle point, found by Newton's method in ln s."""
+    """Vertex, size and bend of each pair's path, s(u) = vertex + bend·(1 − cosh u) + i·size·sinh u.
+
+    The vertex is the saddle point, found by Newton's method in ln s.
+    """
     rest = order - 1.0
     near = n / a
     middle = tl.maximum((near * b - g) / a, 0.0)
-    # At μ = μ_j both products vanish, and the ratio is b/a.
+    # At μ = μ_j both n·c and g vanish, and this ratio is b/a.
     spread = tl.minimum((near * c + b * _SMALL) / (g + a * _SMALL), _FAR)
     part = (rest + a + 0.5 * b) / order
     p = near / (2.0 * order) - spread + 2.0 * part

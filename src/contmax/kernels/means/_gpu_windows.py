@@ -8,8 +8,8 @@ k = 1/(α−1) = 0, …, 4. Lengths, distances and slopes are clamped, so that n
 import triton
 import triton.language as tl
 
-# Lengths are clamped to [SHORTEST, LONGEST], distances to ±LONGEST, slopes to ±STEEPEST. Products of two lengths stay
-# finite, and r = E_p[ψ] of distant pairs still underflows.
+# Lengths are clamped to [SHORTEST, LONGEST], distances to ±LONGEST, slopes to ±STEEPEST. So products of two lengths are
+# finite, while (for lengths up to 1e16) a clamped distance still lets r = E_p[ψ] underflow to 0, as it should.
 SHORTEST, LONGEST, STEEPEST = tl.constexpr(1e-18), tl.constexpr(1e18), tl.constexpr(1e33)
 # The half-width of a window, in standard deviations.
 REACH, INVERSE_REACH = tl.constexpr(5.6), tl.constexpr(1 / 5.6)
@@ -72,7 +72,8 @@ def window(mu, a, inverse_a, centre, width, inverse_width, wide_from):
     """
     offset, ratio, inverse_ratio = distance(centre, mu), width * inverse_a, a * inverse_width
     narrow = inverse_ratio <= wide_from
-    # Ends of the support are ±1 in (t − μ)/a for narrow densities, else (±a − δ)/σ_j in (t − μ_j)/σ_j; δ = μ_j − μ.
+    # The coordinate is (t − μ)/a for narrow densities, where the support ends at ±1, else (t − μ_j)/σ_j, where it ends
+    # at (±a − δ)/σ_j with δ = μ_j − μ.
     end = tl.where(narrow, 1.0, (a - offset) * inverse_width)
     start = tl.where(narrow, -1.0, (a + offset) * (inverse_width * -1.0))
     middle = tl.where(narrow, offset * inverse_a, 0.0)
@@ -84,11 +85,12 @@ def window(mu, a, inverse_a, centre, width, inverse_width, wide_from):
     length = high - low
     z = tl.where(narrow, (low * a - offset) * inverse_width, low)
     dz = length * tl.where(narrow, inverse_ratio, 1.0)
-    # Compute 1 + y and 1 − y from one y: an error of y hardly changes (1 − y²)ᵏ, but the power k amplifies an error of
-    # one factor alone.
     left = 1.0 + tl.where(narrow, low, (offset + width * low) * inverse_a)
     right = 1.0 - tl.where(narrow, high, (offset + width * high) * inverse_a)
     span = length * tl.where(narrow, 1.0, ratio)
+    # Take a wide span from `left` and `right`, so that 1 + y and 1 − y add up to 2 at every node. A rounding error then
+    # only moves y, which hardly changes (1 − y²)ᵏ near y = 0. An error of one factor alone would be amplified by the
+    # power k. (For a small span this difference would cancel.)
     span = tl.where(span > 1.0, 2.0 - (left + right), span)
     return z * ROOT, dz * ROOT, left, right, span, narrow
 
@@ -123,7 +125,10 @@ def no_sums(like):
 
 @triton.jit
 def add_node(sums, u, place, mass, escort):
-    """Add a node's mass, mass·u, mass·u·place, mass·u², escort·place and escort·place² to these six sums."""
+    """Add a node's mass, mass·u, mass·u·place, mass·u², escort·place and escort·place² to these six sums.
+
+    u is z in units of √(2 ln 2); `place` is 2y, or ξ for the rule of bells.
+    """
     masses, by_loc, by_half, by_width, wide_loc, wide_half = sums
     moved, tilted = mass * u, escort * place
     by_loc, by_half, by_width = by_loc + moved, by_half + moved * place, by_width + moved * u
@@ -134,7 +139,8 @@ def add_node(sums, u, place, mass, escort):
 def values_and_slopes(sums, size, inverse_width, inverse_a, narrow, unit, power):
     """r and its slopes in μ, a and σ_j, without the constant of the density, from the sums of `add_node`.
 
-    Slopes are integrals of p ψ′ for narrow densities, else of p′ψ; y is `unit`·place, and dp/dy is −`power`·y·escort.
+    Slopes in μ and a are integrals of p ψ′ for narrow densities, else of p′ψ. y is `unit`·place, and dp/dy is
+    −`power`·y·escort. `size`, the length of the window over σ_j, may contain constants.
     """
     masses, by_loc, by_half, by_width, wide_loc, wide_half = sums
     share = size * tl.where(narrow, inverse_width * -INVERSE_ROOT, inverse_a)
