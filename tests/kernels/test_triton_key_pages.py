@@ -9,8 +9,14 @@ from contmax.attention import _certified
 from key_pages_checks import OPTIONS, assert_budget_is_told, assert_certified, clustered
 from masked_checks import ALL, filled
 
-pytestmark = pytest.mark.usefixtures("triton_takes_cpu_tensors")
+pytestmark = pytest.mark.usefixtures("triton_takes_cpu_tensors", "small_caches")
 TOLERANCES = {F32: 1e-4, F16: 3e-3}  # scores reach 70
+
+
+@pytest.fixture
+def small_caches(monkeypatch):
+    """Caches of any size have pages that are skipped, as otherwise only large ones have on a GPU."""
+    monkeypatch.setattr(_certified, "_FEWEST_BYTES", 0)
 
 
 @pytest.fixture
@@ -108,3 +114,19 @@ def test_queries_of_several_programs_do_not_share_what_is_read(by_kernels):
     assert not by_kernels
     assert not assert_budget_is_told(drawn(21, 500, heads=3, groups=1), 32)
     assert len(by_kernels) == 1
+
+
+def test_flat_rows_whose_pages_are_not_all_read(by_kernels):
+    """A dense row takes passes over all of its scores: those of pages that were not read must not count."""
+    query, key, value = drawn(1, 3000, channels=16)
+    key[..., 1500:, :] = 1e-3 * key[..., 1500:, :]
+    key[..., :1500, :] = -10 * query.abs().sign() * query.sign()
+    read = assert_certified([query, key, value], 1.5, size=64, tolerance=1e-4).keys_read
+    assert len(by_kernels) == 1
+    assert (read < 2000).all()
+
+
+def test_small_caches_are_read_whole(monkeypatch, by_kernels):
+    monkeypatch.setattr(_certified, "_FEWEST_BYTES", 10**6)
+    assert (assert_certified(drawn(1, 300)).keys_read == 300).all()
+    assert not by_kernels

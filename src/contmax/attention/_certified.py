@@ -1,10 +1,10 @@
 """Attention that skips pages of keys which can have no weight, and certifies which pages it has read.
 
 `KeyPages` are boxes around pages of neighbouring keys, and give an upper bound of the scores in each page. First the
-pages with the largest bounds are read. α-entmax gives weight only to scores above a threshold. The threshold τ of the
-scores read so far is a lower bound of that of all scores, so keys in pages with a bound of at most τ have weight 0.
-Then, without a budget, all pages with larger bounds are read. A page has the bound −∞ for a query that may attend none
-of its keys.
+page with the largest bound in each group of pages is read (with a budget: the pages with the largest bounds). α-entmax
+gives weight only to scores above a threshold. The threshold τ of the scores read so far is a lower bound of that of all
+scores, so keys in pages with a bound of at most τ have weight 0. Then, without a budget, all pages with larger bounds
+are read. A page has the bound −∞ for a query that may attend none of its keys.
 """
 
 from collections.abc import Callable
@@ -21,13 +21,13 @@ from contmax.attention._arguments import Inputs
 from contmax.attention._compiled import backend_of_attention, decode_by_pages, is_decoding
 from contmax.attention._masked import allowed_keys, bias_of_scores
 from contmax.attention._reference import repeated_heads, scores_of
-from contmax.kernels.attention import ROUNDING_OF_PAGES, Bounded, Boxes, pages_fit
+from contmax.kernels.attention import PAGES_OF_GROUP, ROUNDING_OF_PAGES, Bounded, Boxes, pages_fit
 from contmax.maps._threshold import newton_normaliser
 
 # Keys per page.
 _SIZES = (32, 64, 128)
-# Pages that are read first: 8, or 1/32 of all pages if that is more.
-_FEWEST_FIRST, _FIRST_SHARE = 8, 32
+# On a GPU keys of fewer bytes are all read: that takes less time than to find out which pages need not be read.
+_FEWEST_BYTES = 96 * 2**20
 
 
 class Certificate(NamedTuple):
@@ -166,20 +166,26 @@ def attend_certified(
     has_threshold = isinstance(inputs.alpha, Tensor) or 1 < inputs.alpha <= 2
     has_threshold = has_threshold and inputs.softcap is None and inputs.sinks is None
     if inputs.key.shape[-2] == 0 or not has_threshold or not is_decoding(inputs):
-        keys_read = inputs.query.new_full(inputs.query.shape[:-1], inputs.key.shape[-2], dtype=torch.int64)
-        return attend(inputs), Certificate(keys_read, torch.ones_like(keys_read, dtype=torch.bool))
+        return attend(inputs), _of_all_keys(inputs)
     count = pages.low.shape[-2]
-    first = min(count, max(_FEWEST_FIRST, count // _FIRST_SHARE) if budget is None else budget // pages.size)
+    most = None if budget is None else min(count, budget // pages.size)
     # Autocast may have rounded the keys. Rounding preserves order, so the rounded boxes are those of the rounded keys.
     low, high = (x.to(inputs.key.dtype) for x in (pages.low, pages.high))
-    boxes = Boxes(low, high, pages.size, first, budget is None)
+    boxes = Boxes(low, high, pages.size, most)
     if backend_of_attention(inputs, 0.0) is Backend.TRITON and pages_fit(*inputs[:3], pages.size):
+        if budget is None and inputs.key.numel() * inputs.key.element_size() < _FEWEST_BYTES:
+            return attend(inputs), _of_all_keys(inputs)
         output, bounded = decode_by_pages(inputs, boxes)
         return output, _certificate(bounded, inputs, boxes)[1] if certifies else None
     read, certificate = _certificate(_bounded(inputs, boxes), inputs, boxes)
     keys = read.repeat_interleave(pages.size, -1)[..., : inputs.key.shape[-2]]
     mask = keys if inputs.mask is None else inputs.mask & keys
     return attend(inputs._replace(mask=mask)), certificate
+
+
+def _of_all_keys(inputs: Inputs) -> Certificate:
+    keys_read = inputs.query.new_full(inputs.query.shape[:-1], inputs.key.shape[-2], dtype=torch.int64)
+    return Certificate(keys_read, torch.ones_like(keys_read, dtype=torch.bool))
 
 
 def _checked_pages(pages: KeyPages | None, inputs: Inputs) -> KeyPages:
@@ -216,8 +222,13 @@ def _bounded(inputs: Inputs, boxes: Boxes) -> Bounded:
     short = -scores.shape[-1] % boxes.size
     added = F.pad(added, (0, short), value=-torch.inf).unflatten(-1, (-1, boxes.size)).amax(-1)
     bounds = torch.where(added == -torch.inf, -torch.inf, bounds + added + ROUNDING_OF_PAGES * added.abs())
-    chosen = torch.zeros_like(bounds, dtype=torch.bool).scatter_(-1, bounds.topk(boxes.first, -1).indices, True)
-    chosen &= bounds > -torch.inf
+    if boxes.budget is None:  # of each group of pages the one with the largest bound
+        short = -bounds.shape[-1] % PAGES_OF_GROUP
+        groups = F.pad(bounds, (0, short), value=-torch.inf).unflatten(-1, (-1, PAGES_OF_GROUP))
+        best = F.one_hot(groups.argmax(-1), PAGES_OF_GROUP).flatten(-2)[..., : bounds.shape[-1]]
+    else:
+        best = torch.zeros_like(bounds, dtype=torch.int64).scatter_(-1, bounds.topk(boxes.budget, -1).indices, 1)
+    chosen = (best > 0) & (bounds > -torch.inf)
     is_read = _shared(chosen, inputs).repeat_interleave(boxes.size, -1)[..., : scores.shape[-1]]
     scores = scores.masked_fill(~is_read if allowed is None else ~(is_read & allowed), -torch.inf)
     return Bounded(bounds, chosen, _threshold(scores, inputs.alpha))
@@ -244,7 +255,7 @@ def _certificate(bounded: Bounded, inputs: Inputs, boxes: Boxes) -> tuple[Tensor
     """Which pages are read, (*batch, H, Q, pages), and the certificate."""
     may_have_weight = bounded.bounds > bounded.thresholds
     chosen = bounded.chosen > 0
-    read = _shared(chosen | may_have_weight if boxes.reads_all else chosen, inputs)
+    read = _shared(chosen | may_have_weight if boxes.budget is None else chosen, inputs)
     # All pages but the last are full.
     keys_read = read.sum(-1) * boxes.size - read[..., -1] * (-inputs.key.shape[-2] % boxes.size)
     return read, Certificate(keys_read, (read | ~may_have_weight).all(-1))

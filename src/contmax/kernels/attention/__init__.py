@@ -15,4 +15,5 @@ from contmax.kernels.attention._operators import decoding_by_pages as decoding_b
 from contmax.kernels.attention._operators import decoding_fits as decoding_fits
 from contmax.kernels.attention._operators import is_by_distance as is_by_distance
 from contmax.kernels.attention._operators import pages_fit as pages_fit
+from contmax.kernels.attention._sizes import PAGES_OF_GROUP as PAGES_OF_GROUP
 from contmax.kernels.attention._sizes import ROUNDING_OF_PAGES as ROUNDING_OF_PAGES

@@ -23,7 +23,6 @@ from contmax.kernels.attention._operators import (
     empty_attended,
 )
 from contmax.kernels.attention._sizes import DecodingSizes, decoding_sizes
-from contmax.kernels.rows._gpu_solve import NOTHING
 
 
 def attend(
@@ -114,21 +113,19 @@ def decode_by_pages(call: AttentionCall, boxes: Boxes) -> list[Tensor]:
     if high.stride() != low.stride():
         low, high = low.contiguous(), high.contiguous()
     plan = decoding(call.kind, sizes, skips=True)
-    of_pages = page_launches(call.kind, sizes, boxes.size, pages, boxes.first, low.stride()[:3])
+    budget = 0 if boxes.budget is None else boxes.budget
+    of_pages = page_launches(call.kind, sizes, boxes.size, pages, budget, low.stride()[:3])
     rows = call.query.shape[:3]
-    bounds, thresholds = call.empty(torch.float32, (*rows, pages), (*rows, 1))
+    bounds, thresholds, firsts = call.empty(torch.float32, (*rows, pages), (*rows, 1), of_pages.firsts_shape)
     (chosen,) = call.empty(torch.uint8, bounds.shape)
-    # The scores of keys that are not read stay NOTHING, as if these keys were masked.
-    empty = call.empty(torch.float32, plan.scores_shape, plan.maxima_shape)
-    scores, maxima = (x.fill_(NOTHING.value) for x in empty)
-    given = (call.mask, call.bias, call.limits)
-    of_pages.bound(call.query, low, high, *given, bounds)
-    of_pages.choose(bounds, chosen)
-    pointers = (call.query, call.key, *given, bounds, chosen, thresholds, scores, maxima)
-    of_pages.score_first(*pointers)
-    of_pages.threshold(call.alpha, maxima, thresholds)
-    if boxes.reads_all:
-        of_pages.score_others(*pointers)
+    scores, maxima = call.empty(torch.float32, plan.scores_shape, plan.maxima_shape)
+    given, written = (call.query, call.key, call.mask, call.bias, call.limits), (firsts, scores, maxima)
+    of_pages.bound(*given, low, high, bounds, chosen, *written)
+    if boxes.budget is not None:
+        of_pages.choose(bounds, chosen)
+    of_pages.score(*given, call.alpha, bounds, chosen, thresholds, *written)
+    if boxes.budget is not None:
+        of_pages.threshold(call.alpha, maxima, thresholds)
     return [_decoded(call, plan, scores, maxima), bounds, chosen, thresholds]
 
 

@@ -42,8 +42,8 @@ from contmax.kernels.rows._gpu_solve import (
     sums,
 )
 
-# A block of keys is dealt to its LANES tiles in runs of _NEIGHBOURS neighbouring keys: run 0 to tile 0, run 1 to
-# tile 1, and so on. One warp holds a run.
+# A block of COLUMNS keys is dealt to its TILES tiles in runs of _NEIGHBOURS neighbouring keys: run 0 to tile 0, run 1
+# to tile 1, and so on. One warp holds a run.
 _NEIGHBOURS = tl.constexpr(8)
 _MOST_STEPS = tl.constexpr(40)
 # Arguments that Triton does not specialise: one compiled kernel serves caches of all lengths.
@@ -88,23 +88,69 @@ def load_queries(Q, block, qb, qh, qi, D: tl.constexpr, WIDTH: tl.constexpr):
     return tl.load(Q + at[:, None] + d[None, :], mask=block.inside[:, None] & (d < D)[None, :], other=0.0)
 
 
+class HeadExtras(NamedTuple):
+    """Scale, mask and bias of the scores of all heads: `Extras` before a head is chosen."""
+
+    scale: Any  # factor of the products
+    mask: Any  # pointer to the mask
+    mask_strides: Any  # along sequences, heads, queries and keys
+    has_mask: tl.constexpr  # whether the mask is read
+    bias: Any  # pointer to the bias
+    bias_strides: Any  # along sequences, heads, queries and keys
+    has_bias: tl.constexpr  # whether the bias is read
+
+
+@triton.jit
+def extras_of(extras, b, h):
+    """The `Extras` of heads h, a number or a tensor, of sequence b."""
+    mask, bias = extras.mask_strides, extras.bias_strides
+    return Extras(
+        extras.scale, extras.mask + (b * mask[0] + h * mask[1]), (mask[2], mask[3]), extras.has_mask,
+        extras.bias + (b * bias[0] + h * bias[1]), (bias[2], bias[3]), extras.has_bias,
+    )  # fmt: skip
+
+
+@triton.jit
+def _scores_of_block(z, n, block, queries, group, extras, FEW: tl.constexpr):
+    """Scores (ROWS, COLUMNS) from products with keys from key n on.
+
+    FEW is the number of rows if they are few and have a mask or a bias, else 0.
+    """
+    j = n + tl.arange(0, z.shape[1])
+    wide, allowed = j.to(tl.int64), j[None, :] < block.ends[:, None]
+    if FEW == 0:
+        of_rows = extras_of(extras, block.b, block.h[:, None])
+        return with_extras(z, block.i[:, None], wide[None, :], allowed, extras.scale, of_rows)
+    else:
+        # A product has at least 16 rows. Loading extras of rows that do not exist would take most of the time.
+        row, added = tl.arange(0, z.shape[0]), tl.zeros(z.shape, tl.float32)
+        for r in tl.static_range(FEW):
+            of_row = extras_of(extras, block.b, block.g * group + r // queries)
+            one = with_extras(tl.zeros([z.shape[1]], tl.float32), r % queries, wide, j < block.end, 1.0, of_row)
+            added = tl.where((row == r)[:, None], one[None, :], added)
+        x = z * extras.scale + added
+        return tl.where(allowed & (added != NOTHING) & ((x >= NOTHING) | (x != x)), x, NOTHING)
+
+
 @triton.jit
 def store_scores(
-    SCORES, MAXIMA, K, kj, n, q, block, tiles, scale, extras, D: tl.constexpr, WIDTH: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    SCORES, MAXIMA, K, kj, n, q, block, tiles, queries, group, extras, D: tl.constexpr, WIDTH: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, TILES: tl.constexpr, FEW: tl.constexpr,
 ):  # fmt: skip
-    """Write the scores and tile maxima of a block of keys, from key n on, for queries q (ROWS, WIDTH)."""
+    """Write the scores and tile maxima of a block of keys, from key n on, for queries q (ROWS, WIDTH).
+
+    The result are the maxima, (ROWS, TILES).
+    """
     k = load_columns(K, kj, n, block.end, D, WIDTH, COLUMNS)
     z = tl.dot(q, k, input_precision=PRECISION)
-    j = n + tl.arange(0, COLUMNS)
-    allowed = j[None, :] < block.ends[:, None]
-    x = with_extras(z, block.i[:, None], j.to(tl.int64)[None, :], allowed, scale, extras)
-    at_score = block.row * (tiles // LANES * COLUMNS)
-    tl.store(SCORES + at_score[:, None] + j[None, :], x, mask=block.inside[:, None])
-    parts = tl.reshape(x, [ROWS, COLUMNS // (LANES * _NEIGHBOURS), LANES, _NEIGHBOURS])
+    x = _scores_of_block(z, n, block, queries, group, extras, FEW)
+    at_score = block.row * (tiles // TILES * COLUMNS)
+    tl.store(SCORES + at_score[:, None] + (n + tl.arange(0, COLUMNS))[None, :], x, mask=block.inside[:, None])
+    parts = tl.reshape(x, [ROWS, COLUMNS // (TILES * _NEIGHBOURS), TILES, _NEIGHBOURS])
     maxima = tl.reduce(tl.reduce(parts, 3, larger), 1, larger)
-    at_maximum = (block.row * tiles)[:, None] + tl.arange(0, LANES)[None, :]
-    tl.store(MAXIMA + at_maximum + n // COLUMNS * LANES, maxima, mask=block.inside[:, None])
+    at_maximum = (block.row * tiles)[:, None] + tl.arange(0, TILES)[None, :]
+    tl.store(MAXIMA + at_maximum + n // COLUMNS * TILES, maxima, mask=block.inside[:, None])
+    return maxima
 
 
 @triton.jit(do_not_specialize=ANY_LENGTH)
@@ -113,7 +159,8 @@ def score_keys(
     span, tiles, queries, keys, diagonal, heads, group, scale,
     qb, qh, qi, kb, kh, kj, mb, mh, mi, mj, bb, bh, bi, bj,
     CAUSAL: tl.constexpr, HAS_MASK: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_LENGTHS: tl.constexpr,
-    D: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    D: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, TILES: tl.constexpr,
+    STAGES: tl.constexpr, FEW: tl.constexpr,
 ):  # fmt: skip
     """Write SCORES (B·H·Q, keys rounded up to whole blocks) and MAXIMA (B·H·Q, tiles) for a span of keys.
 
@@ -121,18 +168,20 @@ def score_keys(
     (Keys hidden by a mask are written, as NOTHING.)
     """
     block = queries_of_program(LENGTHS, queries, keys, diagonal, heads, group, CAUSAL, HAS_LENGTHS, ROWS)
-    b, h = block.b, block.h[:, None]
-    extras = Extras(scale, M + (b * mb + h * mh), (mi, mj), HAS_MASK, B + (b * bb + h * bh), (bi, bj), HAS_BIAS)
+    extras = HeadExtras(scale, M, (mb, mh, mi, mj), HAS_MASK, B, (bb, bh, bi, bj), HAS_BIAS)
     q = load_queries(Q, block, qb, qh, qi, D, WIDTH)
     K += block.b * kb + block.g * kh
     begin = tl.program_id(0) * span
-    for n in range(begin, tl.minimum(begin + span, block.end), COLUMNS):
-        store_scores(SCORES, MAXIMA, K, kj, n, q, block, tiles, scale, extras, D, WIDTH, ROWS, COLUMNS)
+    # Triton loads ahead what products need; that it loads masks and biases ahead too has to be said.
+    for n in tl.range(begin, tl.minimum(begin + span, block.end), COLUMNS, num_stages=STAGES):
+        store_scores(
+            SCORES, MAXIMA, K, kj, n, q, block, tiles, queries, group, extras, D, WIDTH, ROWS, COLUMNS, TILES, FEW
+        )  # fmt: skip
 
 
 @triton.jit
 def _upper_bound(normaliser, epsilon, size, K: tl.constexpr):
-    """The upper bound of scores without mass, less the maximum, (1,), from a lower bound of the normaliser.
+    """The upper bound of scores without mass, less the maximum, (R,), from a lower bound of the normaliser.
 
     `size` is the magnitude of the scores, to which their rounding errors are proportional.
     """
@@ -144,11 +193,11 @@ def _upper_bound(normaliser, epsilon, size, K: tl.constexpr):
 
 @triton.jit
 def first_threshold(maxima, maximum, epsilon, K: tl.constexpr):
-    """From tile maxima (1, n) with the largest `maximum`, (1,): maxima less the maximum; a lower bound of the row's
-    normaliser; and the upper bound of scores without mass, less the maximum, (1,).
+    """From some scores (R, n) of rows with the largest `maximum`, (R,): scores less the maximum; a lower bound of the
+    rows' normalisers; and the upper bounds of scores without mass, less the maximum, (R,).
     """
     y = tl.where(maxima > 0.5 * NOTHING, maxima - maximum[:, None], NOTHING)
-    start = tl.zeros([1], tl.float32)
+    start = tl.zeros([maxima.shape[0]], tl.float32)
     normaliser, _ = climb(y, epsilon, start, start + 1.0, K, True)
     normaliser = tl.maximum(normaliser - rounding_of_bound(normaliser, K), 0.0)
     return y, normaliser, _upper_bound(normaliser, epsilon, tl.abs(maximum), K)
@@ -207,8 +256,8 @@ def _solve_over(X, end, maximum, epsilon, normaliser, t, K: tl.constexpr, ROUGH:
 
 @triton.jit
 def _list_candidates(
-    SCORES, TILES, memory, is_live, tile, maximum, below, COLUMNS: tl.constexpr, CANDIDATES: tl.constexpr,
-    TOGETHER: tl.constexpr,
+    SCORES, LIVE, memory, is_live, tile, maximum, below, COLUMNS: tl.constexpr, TILES: tl.constexpr,
+    CANDIDATES: tl.constexpr, TOGETHER: tl.constexpr,
 ):  # fmt: skip
     """List the keys whose scores, less the maximum, exceed `below`, with these differences; return their number.
 
@@ -216,19 +265,19 @@ def _list_candidates(
     lists are incomplete, and the result is some number above CANDIDATES. Only `is_live` tiles are read.
     """
     KEYS, LISTED = memory
-    TILE: tl.constexpr = COLUMNS // LANES
+    TILE: tl.constexpr = COLUMNS // TILES
     live = tl.sum(is_live, 0)
     found = tl.full([], CANDIDATES + 1, tl.int32)
     if live <= CANDIDATES:
-        tl.store(TILES + tl.cumsum(is_live, 0) - 1, tile, mask=is_live > 0)
+        tl.store(LIVE + tl.cumsum(is_live, 0) - 1, tile, mask=is_live > 0)
         tl.debug_barrier()  # other threads will read the tiles
         found = tl.zeros([], tl.int32)
         place = tl.arange(0, TILE)
-        offset = place // _NEIGHBOURS * (LANES * _NEIGHBOURS) + place % _NEIGHBOURS
+        offset = place // _NEIGHBOURS * (TILES * _NEIGHBOURS) + place % _NEIGHBOURS
         for n in range(0, live, TOGETHER):
             slot = n + tl.arange(0, TOGETHER)
-            of_tile = tl.load(TILES + slot, mask=slot < live, other=0)
-            first = of_tile // LANES * COLUMNS + of_tile % LANES * _NEIGHBOURS
+            of_tile = tl.load(LIVE + slot, mask=slot < live, other=0)
+            first = of_tile // TILES * COLUMNS + of_tile % TILES * _NEIGHBOURS
             key = first[:, None] + offset[None, :]
             x = tl.load(SCORES + key, mask=(slot < live)[:, None], other=NOTHING)
             y = tl.reshape(x, [TOGETHER * TILE]) - maximum
@@ -274,6 +323,24 @@ def _mean_of_candidates(
 
 
 @triton.jit
+def _hide_keys(
+    SCORES, MAXIMA, exists, is_hidden, tiles, COLUMNS: tl.constexpr, TILES: tl.constexpr, TOGETHER: tl.constexpr
+):
+    """Write the score NOTHING for the keys of the row's tiles whose maxima are NOTHING: they may not have been read."""
+    if tl.max(is_hidden.to(tl.int32), 0) > 0:
+        TILE: tl.constexpr = COLUMNS // TILES
+        place = tl.arange(0, TILE)
+        offset = place // _NEIGHBOURS * (TILES * _NEIGHBOURS) + place % _NEIGHBOURS
+        nothing = tl.full([TOGETHER, TILE], NOTHING, tl.float32)
+        for n in range(0, tl.sum(exists.to(tl.int32), 0), TOGETHER):
+            tile = n + tl.arange(0, TOGETHER)
+            hidden = tl.load(MAXIMA + tile, mask=tile < tiles, other=0.0) == NOTHING
+            first = tile // TILES * COLUMNS + tile % TILES * _NEIGHBOURS
+            tl.store(SCORES + first[:, None] + offset[None, :], nothing, mask=hidden[:, None])
+        tl.debug_barrier()  # other threads will read the scores
+
+
+@triton.jit
 def _store_mean(OUT, mean, C: tl.constexpr):
     """Store the mean of the values of one row."""
     c = tl.arange(0, mean.shape[0])
@@ -282,16 +349,16 @@ def _store_mean(OUT, mean, C: tl.constexpr):
 
 @triton.jit(do_not_specialize=ANY_LENGTH)
 def solve_rows(
-    V, LENGTHS, A, SCORES, MAXIMA, TILES, KEYS, LISTED, STATES, FINISHED, OUT,
+    V, LENGTHS, A, SCORES, MAXIMA, LIVE, KEYS, LISTED, STATES, FINISHED, OUT,
     tiles, row_blocks, queries, keys, diagonal, heads, group, fixed_epsilon, vb, vh, vj,
     ORDER: tl.constexpr, PER_HEAD: tl.constexpr, CAUSAL: tl.constexpr, HAS_LENGTHS: tl.constexpr,
-    C: tl.constexpr, VALUE_WIDTH: tl.constexpr, COLUMNS: tl.constexpr, WIDE: tl.constexpr,
+    C: tl.constexpr, VALUE_WIDTH: tl.constexpr, COLUMNS: tl.constexpr, TILES: tl.constexpr, WIDE: tl.constexpr,
     CANDIDATES: tl.constexpr, SAMPLE: tl.constexpr, CHUNK: tl.constexpr, TILES_TOGETHER: tl.constexpr,
-    VALUES_TOGETHER: tl.constexpr,
+    VALUES_TOGETHER: tl.constexpr, SKIPS: tl.constexpr,
 ):  # fmt: skip
     """Write OUT (B·H·Q, C) of rows that are not dense, and STATES (B·H·Q, 2): maximum and t of dense rows, else t = 0.
 
-    A row has up to WIDE tiles. TILES, KEYS and LISTED (B·H·Q, CANDIDATES) are scratch: tiles that may have mass,
+    A row has up to WIDE tiles. LIVE, KEYS and LISTED (B·H·Q, CANDIDATES) are scratch: tiles that may have mass,
     candidate keys, and the candidates' scores less the maximum. FINISHED is set to 0, for `average_values`.
     """
     ROUGH: tl.constexpr = V.dtype.element_ty != tl.float32  # four digits are enough in half precision
@@ -299,13 +366,13 @@ def solve_rows(
     head, i = row // queries, (row % queries).to(tl.int32)
     b, h = head // heads, head % heads
     end = end_of(i, keys_of(LENGTHS, b, keys, HAS_LENGTHS), diagonal, CAUSAL)
-    SCORES += row * (tiles // LANES * COLUMNS)
+    SCORES += row * (tiles // TILES * COLUMNS)
     memory = (KEYS + row * CANDIDATES, LISTED + row * CANDIDATES)
     STATES, OUT = STATES + row * 2, OUT + row * C
     if row < tl.num_programs(0) // (group * queries) * row_blocks:
         tl.store(FINISHED + row, 0)
     tile = tl.arange(0, WIDE)
-    exists = tile < (end + COLUMNS - 1) // COLUMNS * LANES
+    exists = tile < (end + COLUMNS - 1) // COLUMNS * TILES
     maxima = tl.load(MAXIMA + row * tiles + tile, mask=exists, other=NOTHING)[None, :]
     maximum = tl.reduce(maxima, 1, larger)
     epsilon = epsilon_of_heads(A, fixed_epsilon, h, PER_HEAD, 1)
@@ -318,7 +385,7 @@ def solve_rows(
         y, normaliser, below = first_threshold(maxima, maximum, epsilon, ORDER)
         is_live = tl.reshape((y > below[:, None]).to(tl.int32), [WIDE])
         found = _list_candidates(
-            SCORES, TILES + row * CANDIDATES, memory, is_live, tile, maximum, below, COLUMNS, CANDIDATES,
+            SCORES, LIVE + row * CANDIDATES, memory, is_live, tile, maximum, below, COLUMNS, TILES, CANDIDATES,
             TILES_TOGETHER,
         )  # fmt: skip
         if found <= CANDIDATES:
@@ -330,6 +397,9 @@ def solve_rows(
             tl.store(STATES + 1, 0.0)
             _store_mean(OUT, mean, C)
         else:
+            if SKIPS:
+                is_hidden = exists & (tl.reshape(maxima, [WIDE]) == NOTHING)
+                _hide_keys(SCORES, MAXIMA + row * tiles, exists, is_hidden, tiles, COLUMNS, TILES, TILES_TOGETHER)
             estimate, t = _estimate(SCORES, end, maximum, epsilon, ORDER, SAMPLE)
             t = tl.where(estimate > normaliser, t, 1.0 - epsilon * normaliser)
             normaliser = tl.maximum(normaliser, estimate)
@@ -344,7 +414,7 @@ def average_values(
     span, tiles, spans, queries, keys, diagonal, heads, group, fixed_epsilon, vb, vh, vj,
     ORDER: tl.constexpr, PER_HEAD: tl.constexpr, CAUSAL: tl.constexpr, HAS_LENGTHS: tl.constexpr,
     HIDES: tl.constexpr, C: tl.constexpr, VALUE_WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
-    SPANS_TOGETHER: tl.constexpr,
+    TILES: tl.constexpr, SPANS_TOGETHER: tl.constexpr,
 ):  # fmt: skip
     """Write OUT (B·H·Q, C) of dense rows. Weights are divided by their largest, against underflow in half precision.
 
@@ -365,7 +435,7 @@ def average_values(
         c, column = tl.arange(0, VALUE_WIDTH), tl.arange(0, COLUMNS)
         V += block.b * vb + block.g * vh
         at_value = column[:, None] * vj + c[None, :]
-        at_score = block.row * (tiles // LANES * COLUMNS)
+        at_score = block.row * (tiles // TILES * COLUMNS)
         part = tl.zeros([ROWS, VALUE_WIDTH], tl.float32)
         totals = tl.zeros([ROWS, LANES], tl.float32)
         for n in range(begin, tl.minimum(begin + span, block.end), COLUMNS):

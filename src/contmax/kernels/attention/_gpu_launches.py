@@ -19,7 +19,7 @@ from contmax.kernels.attention._gpu_listed import (
 )
 from contmax.kernels.attention._gpu_pages import bound_pages, bound_thresholds, choose_pages, score_pages
 from contmax.kernels.attention._gpu_tile_maxima import tile_maxima
-from contmax.kernels.attention._sizes import DENSE_ROWS, DecodingSizes
+from contmax.kernels.attention._sizes import DENSE_ROWS, PAGES_OF_GROUP, DecodingSizes
 from contmax.kernels.gpu._cached_launch import Launch, ReadyLaunch
 
 # Keys per block of `listed_keys_backward`, by which list entries are sorted.
@@ -31,14 +31,17 @@ _LONG_TILE = 512
 # A row makes its block dense if its undecided tiles (`_gpu_candidates`) hold more than
 # max(L/_UNDECIDED_SHARE, _FEW_UNDECIDED) of the L keys.
 _UNDECIDED_SHARE, _FEW_UNDECIDED = 16, 256
-# Decoding: the most candidates per row; then the numbers of tiles, values, spans, and scores of dense rows that are
-# loaded at a time.
-_CANDIDATES, _TILES, _VALUES, _SPANS, _CHUNK = 1024, 128, 64, 4, 2048
+# Decoding: the most candidates per row; then the numbers of scores in tiles, values, spans, and scores of dense rows
+# that are loaded at a time.
+_CANDIDATES, _TILE_SCORES, _VALUES, _SPANS, _CHUNK = 1024, 4096, 64, 4, 2048
+# Decoding: warps per program, blocks of keys that are loaded ahead, and the most rows whose masks and biases are loaded
+# one row after the other.
+_SCORING_WARPS, _SCORING_STAGES, _FEW = 4, 3, 8
+# The most registers per thread of `score_pages`, so that four programs run at once on a multiprocessor.
+_PAGE_REGISTERS = 128
 # `solve_rows` gives a row one warp per _TILES_OF_A_WARP tiles, at least four warps, and at least eight if there are at
 # most _FEW_ROWS rows, about one per multiprocessor.
 _TILES_OF_A_WARP, _FEW_ROWS = 1024, 132
-# Pages per program of `bound_pages`.
-_BOUNDED = 32
 
 
 class Listing(NamedTuple):
@@ -198,7 +201,7 @@ class Decoding(NamedTuple):
 
     scores_shape: tuple[int, ...]  # (B·H·Q, keys rounded up to whole blocks), float32
     maxima_shape: tuple[int, ...]  # (B·H·Q, tiles), float32
-    candidates_shape: tuple[int, ...]  # (B·H·Q, _CANDIDATES), for TILES, KEYS and LISTED of `solve_rows`
+    candidates_shape: tuple[int, ...]  # (B·H·Q, _CANDIDATES), for LIVE, KEYS and LISTED of `solve_rows`
     finished_shape: tuple[int, ...]  # (B·G · programs along the queries,), int32
     parts_shape: tuple[int, ...]  # (B·H·Q, spans, c), float32
     score: ReadyLaunch  # of `score_keys`
@@ -210,11 +213,12 @@ class Decoding(NamedTuple):
 def decoding(kind: AttentionKind, sizes: DecodingSizes, skips: bool = False) -> Decoding:
     """The `Decoding` of a kind; `skips`: whether pages of keys may be left unread."""
     rows = kind.all_heads * kind.queries
-    wide = max(power_of_two(sizes.tiles), 64)
-    named: dict[str, Any] = {**sizes._asdict(), "ROWS": sizes.rows, "COLUMNS": sizes.columns, "WIDE": wide}
+    named, wide = _named(kind, sizes), _wide(sizes)
     warps = min(max(8 if rows <= _FEW_ROWS else 4, wide // _TILES_OF_A_WARP), 32)
     named |= {"CANDIDATES": _CANDIDATES, "SAMPLE": _CHUNK, "CHUNK": max(_CHUNK, 256 * warps)}
-    named |= {"TILES_TOGETHER": _TILES, "VALUES_TOGETHER": _VALUES, "SPANS_TOGETHER": _SPANS}
+    named |= {"TILES_TOGETHER": _TILE_SCORES * sizes.tiles_of_block // sizes.columns}
+    named |= {"VALUES_TOGETHER": _VALUES, "SPANS_TOGETHER": _SPANS}
+    named["SKIPS"] = skips
     named["HIDES"] = skips or kind.mask_strides is not None or kind.bias_strides is not None
     blocks = (sizes.spans, kind.all_groups, sizes.row_blocks)
     return Decoding(
@@ -223,44 +227,57 @@ def decoding(kind: AttentionKind, sizes: DecodingSizes, skips: bool = False) -> 
         (rows, _CANDIDATES),
         (kind.all_groups * sizes.row_blocks,),
         (rows, sizes.spans, kind.value_channels),
-        launch_of(kind, score_keys, blocks, 8, stages=3, **named),
+        launch_of(kind, score_keys, blocks, _SCORING_WARPS, **named),
         launch_of(kind, solve_rows, (rows,), warps, **named),
         launch_of(kind, average_values, blocks, 8, stages=3, **named),
     )
 
 
 class PageLaunches(NamedTuple):
-    """Launches of `bound_pages`, `choose_pages`, `score_pages`, `bound_thresholds`, and of `score_pages` once more."""
+    """Launches of decoding that may leave pages unread; without a budget only the first and the last are used."""
 
-    bound: ReadyLaunch
-    choose: ReadyLaunch
-    score_first: ReadyLaunch
-    threshold: ReadyLaunch
-    score_others: ReadyLaunch
+    bound: ReadyLaunch  # of `bound_pages`
+    choose: ReadyLaunch  # of `choose_pages`
+    score: ReadyLaunch  # of `score_pages`
+    threshold: ReadyLaunch  # of `bound_thresholds`
+    firsts_shape: tuple[int, ...]  # (B·H·Q, programs of `bound_pages`), float32
 
 
 @cached
 def page_launches(
-    kind: AttentionKind, sizes: DecodingSizes, page: int, pages: int, first: int, boxes: tuple[int, ...]
+    kind: AttentionKind, sizes: DecodingSizes, page: int, pages: int, budget: int, boxes: tuple[int, ...]
 ) -> PageLaunches:
     """The `PageLaunches` of a kind, for `pages` pages of `page` keys.
 
-    Each query reads `first` pages first. `boxes` are the strides of the boxes along sequences, heads and pages.
+    Each query chooses `budget` pages; 0 if all pages are read that may have weight. `boxes` are the strides of the
+    boxes along sequences, heads and pages.
     """
-    rows, wide = kind.all_heads * kind.queries, max(power_of_two(sizes.tiles), 64)
-    named: dict[str, Any] = {**sizes._asdict(), "ROWS": sizes.rows, "COLUMNS": sizes.columns, "WIDE": wide}
-    named |= dict(zip(("boxes_b", "boxes_h", "boxes_p"), boxes, strict=True))
-    named |= {"pages": pages, "first": first, "PAGE": page, "PAGES": _BOUNDED, "ALL_PAGES": power_of_two(pages)}
+    rows, groups = kind.all_heads * kind.queries, blocks_of(pages, PAGES_OF_GROUP)
+    named = _named(kind, sizes) | dict(zip(("boxes_b", "boxes_h", "boxes_p"), boxes, strict=True))
+    named |= {"pages": pages, "budget": budget, "PAGE": page, "PAGES": PAGES_OF_GROUP, "ALL_PAGES": power_of_two(pages)}
+    named |= {"groups": groups, "GROUPS": max(power_of_two(groups), 16), "HAS_BUDGET": budget > 0}
     named["BLOCKS"] = power_of_two(sizes.span // sizes.columns)
     blocks = (sizes.spans, kind.all_groups, sizes.row_blocks)
-    warps = min(max(4, wide // _TILES_OF_A_WARP), 32)
     return PageLaunches(
-        launch_of(kind, bound_pages, (blocks_of(pages, _BOUNDED), *blocks[1:]), 4, **named),
+        launch_of(kind, bound_pages, (groups, *blocks[1:]), 4, **named),
         launch_of(kind, choose_pages, (rows,), min(max(power_of_two(pages) // 512, 1), 16), **named),
-        launch_of(kind, score_pages, blocks, 8, stages=3, **named, IS_FIRST=True),
-        launch_of(kind, bound_thresholds, (rows,), warps, **named),
-        launch_of(kind, score_pages, blocks, 8, stages=3, **named, IS_FIRST=False),
+        launch_of(kind, score_pages, blocks, _SCORING_WARPS, _PAGE_REGISTERS, **named),
+        launch_of(kind, bound_thresholds, (rows,), min(max(4, _wide(sizes) // _TILES_OF_A_WARP), 32), **named),
+        (rows, groups),
     )
+
+
+def _named(kind: AttentionKind, sizes: DecodingSizes) -> dict[str, Any]:
+    """The sizes as arguments of kernels."""
+    few = kind.group * kind.queries
+    if few > _FEW or (kind.mask_strides is None and kind.bias_strides is None):
+        few = 0
+    named: dict[str, Any] = {**sizes._asdict(), "ROWS": sizes.rows, "COLUMNS": sizes.columns, "WIDE": _wide(sizes)}
+    return named | {"TILES": sizes.tiles_of_block, "STAGES": _SCORING_STAGES, "FEW": few}
+
+
+def _wide(sizes: DecodingSizes) -> int:
+    return max(power_of_two(sizes.tiles), 64)
 
 
 def _strides_of(cotangent: tuple[int, ...]) -> dict[str, int]:

@@ -1,10 +1,12 @@
-"""Decoding that skips pages of keys: bounds of pages, the pages to read first, and scores of the pages that are read.
+"""Decoding that skips pages of keys: bounds of pages, pages that are read first, and scores of pages that are read.
 
-`bound_pages` bounds the scores of each page by the box around its keys. `choose_pages` takes the pages with the largest
-bounds, and `score_pages` reads them. The tile maxima of these scores give a lower bound of the row's threshold
-(`bound_thresholds`); then `score_pages` reads the other pages whose bounds are above it. Keys that are not read have
-the score NOTHING, and `_gpu_decoding` goes on as if they were masked. Queries that share a head of keys share what is
-read.
+`bound_pages` bounds the scores of each page by the box around its keys, and scores the most promising page of every
+group of pages. The best of these scores give a lower bound of the row's threshold; `score_pages` computes it, and reads
+the other pages whose bounds are above it. The tile maxima of keys that are not read are NOTHING, and `_gpu_decoding`
+goes on as if these keys were masked. Queries that share a head of keys share what is read.
+
+With a budget `choose_pages` takes the pages with the largest bounds, `score_pages` reads these alone, and
+`bound_thresholds` bounds the thresholds of what was read, for the certificate.
 """
 
 import triton
@@ -12,64 +14,108 @@ import triton.language as tl
 
 from contmax.kernels.attention._gpu_decoding import (
     ANY_LENGTH,
+    HeadExtras,
+    extras_of,
     first_threshold,
     load_queries,
     queries_of_program,
     store_scores,
 )
-from contmax.kernels.attention._gpu_scores import PRECISION, Extras, epsilon_of_heads, larger, next_where, with_extras
+from contmax.kernels.attention._gpu_scores import PRECISION, epsilon_of_heads, larger, with_extras
 from contmax.kernels.attention._sizes import ROUNDING_OF_PAGES
 from contmax.kernels.rows._gpu_solve import NOTHING
 
 _ROUNDING = tl.constexpr(ROUNDING_OF_PAGES)
+# The numbers from which `score_pages` bounds a threshold.
+_FEW_FIRSTS = tl.constexpr(16)
 
 
-@triton.jit(do_not_specialize=(*ANY_LENGTH, "pages"))
+@triton.jit
+def _place_of(ranks, places, turn):
+    """The place whose rank is turn + 1; the wanted places have the ranks 1, 2, …, the others 0."""
+    # Loops count turns, and do not visit runs of neighbours inside a while: there Triton would not load ahead.
+    return tl.sum(tl.where(ranks == turn + 1, places, 0), 0)
+
+
+@triton.jit
+def _largest_extras(block, first, extras, ROWS: tl.constexpr, PAGE: tl.constexpr, PAGES: tl.constexpr):
+    """The largest bias of each query's keys in each page, (ROWS, PAGES); NOTHING where it may attend none of them."""
+    place = tl.arange(0, ROWS)
+    j = ((first + tl.arange(0, PAGES)) * PAGE)[:, None] + tl.arange(0, PAGE)[None, :]
+    added = tl.full([ROWS, PAGES], NOTHING, tl.float32)
+    for r in range(tl.sum(block.inside.to(tl.int32), 0)):
+        is_row = place == r
+        h, i = tl.sum(tl.where(is_row, block.h, 0), 0), tl.sum(tl.where(is_row, block.i, 0), 0)
+        allowed = j < tl.sum(tl.where(is_row, block.ends, 0), 0)
+        nothing = tl.zeros([PAGES, PAGE], tl.float32)
+        x = with_extras(nothing, i, j.to(tl.int64), allowed, 1.0, extras_of(extras, block.b, h))
+        added = tl.where(is_row[:, None], tl.reduce(x, 1, larger)[None, :], added)
+    return added
+
+
+@triton.jit(do_not_specialize=(*ANY_LENGTH, "pages", "groups"))
 def bound_pages(
-    Q, LOW, HIGH, M, B, LENGTHS, BOUNDS,
-    pages, queries, keys, diagonal, heads, group, scale,
-    qb, qh, qi, boxes_b, boxes_h, boxes_p, mb, mh, mi, mj, bb, bh, bi, bj,
+    Q, K, M, B, LENGTHS, LOW, HIGH, BOUNDS, CHOSEN, FIRSTS, SCORES, MAXIMA,
+    tiles, pages, groups, queries, keys, diagonal, heads, group, scale,
+    qb, qh, qi, kb, kh, kj, boxes_b, boxes_h, boxes_p, mb, mh, mi, mj, bb, bh, bi, bj,
     CAUSAL: tl.constexpr, HAS_MASK: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_LENGTHS: tl.constexpr,
-    D: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, PAGE: tl.constexpr, PAGES: tl.constexpr,
+    D: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, TILES: tl.constexpr,
+    PAGE: tl.constexpr, PAGES: tl.constexpr, HAS_BUDGET: tl.constexpr, STAGES: tl.constexpr,
+    FEW: tl.constexpr,
 ):  # fmt: skip
-    """Write BOUNDS (B·H·Q, pages): upper bounds of the scores in each page.
+    """Write BOUNDS (B·H·Q, pages): upper bounds of the scores in each page. A program has a group of PAGES pages.
 
-    A bound is −∞ where no key may be attended, and +∞ where the numbers of the box are NaN or too large.
+    A bound is −∞ where no key may be attended, and +∞ where the numbers of the box are NaN or too large. Without a
+    budget the page with the largest bound of each group is CHOSEN (B·H·Q, pages), uint8; its keys get scores and tile
+    maxima, and FIRSTS (B·H·Q, groups) the largest of the query's scores of keys that any query of the program chose.
     """
     block = queries_of_program(LENGTHS, queries, keys, diagonal, heads, group, CAUSAL, HAS_LENGTHS, ROWS)
-    b, h = block.b, block.h[:, None]
-    extras = Extras(scale, M + (b * mb + h * mh), (mi, mj), HAS_MASK, B + (b * bb + h * bh), (bi, bj), HAS_BIAS)
+    extras = HeadExtras(scale, M, (mb, mh, mi, mj), HAS_MASK, B, (bb, bh, bi, bj), HAS_BIAS)
     q = load_queries(Q, block, qb, qh, qi, D, WIDTH)
     first = tl.program_id(0) * PAGES
-    page, d = first + tl.arange(0, PAGES), tl.arange(0, WIDTH)
+    place, d = tl.arange(0, PAGES), tl.arange(0, WIDTH)
+    page = first + place
     at_box = block.b * boxes_b + block.g * boxes_h + page.to(tl.int64)[None, :] * boxes_p + d[:, None]
-    exists = (page < pages)[None, :] & (d < D)[:, None]
-    low, high = tl.load(LOW + at_box, mask=exists, other=0.0), tl.load(HIGH + at_box, mask=exists, other=0.0)
+    boxed = (page < pages)[None, :] & (d < D)[:, None]
+    low, high = tl.load(LOW + at_box, mask=boxed, other=0.0), tl.load(HIGH + at_box, mask=boxed, other=0.0)
     bound = tl.dot(tl.maximum(q, 0.0).to(q.dtype), high, input_precision=PRECISION)
     bound = tl.dot(tl.minimum(q, 0.0).to(q.dtype), low, bound, input_precision=PRECISION)
     widest = tl.maximum(tl.abs(low), tl.abs(high)).to(q.dtype)
     bound = (bound + _ROUNDING * tl.dot(tl.abs(q), widest, input_precision=PRECISION)) * scale
     is_open = page.to(tl.int32)[None, :] * PAGE < block.ends[:, None]
     if HAS_MASK or HAS_BIAS:
-        added = tl.full([ROWS, PAGES], NOTHING, tl.float32)
-        for n in range(PAGES):
-            j = (first + n) * PAGE + tl.arange(0, PAGE)
-            allowed = j[None, :] < block.ends[:, None]
-            nothing = tl.zeros([ROWS, PAGE], tl.float32)
-            x = with_extras(nothing, block.i[:, None], j.to(tl.int64)[None, :], allowed, scale, extras)
-            largest = tl.reduce(x, 1, larger)
-            added = tl.where((page == first + n)[None, :], largest[:, None], added)
+        added = _largest_extras(block, first, extras, ROWS, PAGE, PAGES)
         is_open = is_open & ((added > NOTHING) | (added != added))
         bound += added + _ROUNDING * tl.abs(added)
     bound = tl.where(tl.abs(bound) < float("inf"), bound, float("inf"))
     bound = tl.where(is_open, bound, -float("inf"))
     inside = block.inside[:, None] & (page < pages)[None, :]
-    tl.store(BOUNDS + block.row[:, None] * pages + page[None, :], bound, mask=inside)
+    at_page = block.row[:, None] * pages + page[None, :]
+    tl.store(BOUNDS + at_page, bound, mask=inside)
+    if not HAS_BUDGET:
+        may_be_first = inside & (bound > -float("inf")) & (bound == tl.max(bound, 1)[:, None])
+        chosen = place[None, :] == tl.min(tl.where(may_be_first, place[None, :], PAGES), 1)[:, None]
+        tl.store(CHOSEN + at_page, chosen.to(tl.uint8), mask=inside)
+        K += block.b * kb + block.g * kh
+        OF_PAGE: tl.constexpr = PAGE // COLUMNS
+        wanted = tl.broadcast_to(tl.max(chosen.to(tl.int32), 0)[:, None], [PAGES, OF_PAGE])
+        places = tl.arange(0, PAGES * OF_PAGE)
+        exists = first * PAGE + places * COLUMNS < block.end
+        wanted = tl.reshape(wanted, [PAGES * OF_PAGE]) * exists.to(tl.int32)
+        ranks = tl.cumsum(wanted, 0) * wanted
+        largest = tl.full([ROWS, TILES], NOTHING, tl.float32)
+        for turn in tl.range(0, tl.sum(wanted, 0), num_stages=STAGES):
+            n = first * PAGE + _place_of(ranks, places, turn) * COLUMNS
+            maxima = store_scores(
+                SCORES, MAXIMA, K, kj, n, q, block, tiles, queries, group, extras, D, WIDTH, ROWS, COLUMNS, TILES, FEW
+            )  # fmt: skip
+            largest = larger(largest, maxima)
+        tl.store(FIRSTS + block.row * groups + tl.program_id(0), tl.reduce(largest, 1, larger), mask=block.inside)
 
 
-@triton.jit(do_not_specialize=("pages", "first"))
-def choose_pages(BOUNDS, CHOSEN, pages, first, ALL_PAGES: tl.constexpr):
-    """Write CHOSEN (rows, pages), uint8: 1 for the `first` pages with the largest bounds; among equals the earlier.
+@triton.jit(do_not_specialize=("pages", "budget"))
+def choose_pages(BOUNDS, CHOSEN, pages, budget, ALL_PAGES: tl.constexpr):
+    """Write CHOSEN (rows, pages), uint8: 1 for the `budget` pages with the largest bounds; among equals the earlier.
 
     Pages with the bound −∞ have no key that may be attended, and are never chosen.
     """
@@ -78,17 +124,26 @@ def choose_pages(BOUNDS, CHOSEN, pages, first, ALL_PAGES: tl.constexpr):
     bound = tl.load(BOUNDS + row + page, mask=page < pages, other=-float("inf"))
     bits = bound.to(tl.int32, bitcast=True)
     rank = (bits ^ ((bits >> 31) & 0x7FFFFFFF)).to(tl.int64)  # integers in the order of the bounds
-    # Bisect the integers for the largest number that at least `first` ranks reach.
+    # Bisect the integers for the largest number that at least `budget` ranks reach.
     low, high = tl.full([], -(2**31), tl.int64), tl.full([], 2**31, tl.int64)
     for _ in range(32):
         middle = (low + high) >> 1
-        reaches = tl.sum((rank >= middle).to(tl.int32), 0) >= first
+        reaches = tl.sum((rank >= middle).to(tl.int32), 0) >= budget
         low, high = tl.where(reaches, middle, low), tl.where(reaches, high, middle)
     equal = (rank == low).to(tl.int32)
     above = (rank > low).to(tl.int32)
-    chosen = (above > 0) | ((equal > 0) & (tl.cumsum(equal, 0) <= first - tl.sum(above, 0)))
+    chosen = (above > 0) | ((equal > 0) & (tl.cumsum(equal, 0) <= budget - tl.sum(above, 0)))
     chosen = chosen & (bound > -float("inf"))
     tl.store(CHOSEN + row + page, chosen.to(tl.uint8), mask=page < pages)
+
+
+@triton.jit
+def _threshold_of(maxima, epsilon, K: tl.constexpr):
+    """A lower bound of τ, (R,), from some scores (R, n) of each row: scores up to it have no weight; −∞ to read all."""
+    maximum = tl.reduce(maxima, 1, larger)
+    _, _, below = first_threshold(maxima, maximum, epsilon, K)
+    is_bounded = (maximum * 0.0 == 0.0) & (epsilon == epsilon) & (maximum > 0.5 * NOTHING)
+    return tl.where(is_bounded, maximum + below, -float("inf"))
 
 
 @triton.jit(do_not_specialize=ANY_LENGTH)
@@ -96,32 +151,34 @@ def bound_thresholds(
     A, MAXIMA, THRESHOLDS, tiles, queries, heads, fixed_epsilon,
     ORDER: tl.constexpr, PER_HEAD: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """Write THRESHOLDS (B·H·Q,), lower bounds of τ: scores up to these have no weight; −∞ if all keys must be read."""
+    """Write THRESHOLDS (B·H·Q,), `_threshold_of` all tile maxima."""
     row = tl.program_id(0).to(tl.int64)
     tile = tl.arange(0, WIDE)
     maxima = tl.load(MAXIMA + row * tiles + tile, mask=tile < tiles, other=NOTHING)[None, :]
-    maximum = tl.reduce(maxima, 1, larger)
     epsilon = epsilon_of_heads(A, fixed_epsilon, row // queries % heads, PER_HEAD, 1)
-    _, _, below = first_threshold(maxima, maximum, epsilon, ORDER)
-    is_bounded = (maximum * 0.0 == 0.0) & (epsilon == epsilon) & (maximum > 0.5 * NOTHING)
-    tl.store(THRESHOLDS + row + tl.arange(0, 1), tl.where(is_bounded, maximum + below, -float("inf")))
+    tl.store(THRESHOLDS + row + tl.arange(0, 1), _threshold_of(maxima, epsilon, ORDER))
 
 
-@triton.jit(do_not_specialize=(*ANY_LENGTH, "pages"))
+@triton.jit(do_not_specialize=(*ANY_LENGTH, "pages", "groups"))
 def score_pages(
-    Q, K, M, B, LENGTHS, BOUNDS, CHOSEN, THRESHOLDS, SCORES, MAXIMA,
-    span, tiles, pages, queries, keys, diagonal, heads, group, scale,
+    Q, K, M, B, LENGTHS, A, BOUNDS, CHOSEN, THRESHOLDS, FIRSTS, SCORES, MAXIMA,
+    span, tiles, pages, groups, queries, keys, diagonal, heads, group, scale, fixed_epsilon,
     qb, qh, qi, kb, kh, kj, mb, mh, mi, mj, bb, bh, bi, bj,
-    CAUSAL: tl.constexpr, HAS_MASK: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_LENGTHS: tl.constexpr,
-    D: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
-    PAGE: tl.constexpr, BLOCKS: tl.constexpr, IS_FIRST: tl.constexpr,
+    ORDER: tl.constexpr, PER_HEAD: tl.constexpr, CAUSAL: tl.constexpr, HAS_MASK: tl.constexpr,
+    HAS_BIAS: tl.constexpr, HAS_LENGTHS: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr, TILES: tl.constexpr, STAGES: tl.constexpr, PAGE: tl.constexpr, BLOCKS: tl.constexpr,
+    GROUPS: tl.constexpr, HAS_BUDGET: tl.constexpr, FEW: tl.constexpr,
 ):  # fmt: skip
-    """Like `score_keys`, but only for some pages: if IS_FIRST, pages CHOSEN for any query of the program, else other
-    pages with BOUNDS above THRESHOLDS for any query. A program has up to BLOCKS blocks of keys, each within a page.
+    """Like `score_keys`, but of pages that are not read only the tile maxima are written, as NOTHING.
+
+    A program has up to BLOCKS blocks of keys.
+
+    With a budget CHOSEN pages are read. Without one these have their scores already; other pages are read if their
+    BOUNDS are above the row's threshold, which is a bound by FIRSTS and is written to THRESHOLDS. All queries of a
+    program share what is read.
     """
     block = queries_of_program(LENGTHS, queries, keys, diagonal, heads, group, CAUSAL, HAS_LENGTHS, ROWS)
-    b, h = block.b, block.h[:, None]
-    extras = Extras(scale, M + (b * mb + h * mh), (mi, mj), HAS_MASK, B + (b * bb + h * bh), (bi, bj), HAS_BIAS)
+    extras = HeadExtras(scale, M, (mb, mh, mi, mj), HAS_MASK, B, (bb, bh, bi, bj), HAS_BIAS)
     q = load_queries(Q, block, qb, qh, qi, D, WIDTH)
     K += block.b * kb + block.g * kh
     begin = tl.program_id(0) * span
@@ -130,18 +187,29 @@ def score_pages(
     exists = (places * COLUMNS < span) & (keys_of_places < block.end)
     at_page = block.row[:, None] * pages + (keys_of_places // PAGE)[None, :]
     loaded = block.inside[:, None] & exists[None, :]
-    chosen = tl.load(CHOSEN + at_page, mask=loaded, other=0).to(tl.int32)
-    wanted = tl.max(chosen, 0) > 0
-    if not IS_FIRST:
+    wanted = tl.max(tl.load(CHOSEN + at_page, mask=loaded, other=0).to(tl.int32), 0)
+    hidden = exists.to(tl.int32) - wanted
+    if not HAS_BUDGET:
         bound = tl.load(BOUNDS + at_page, mask=loaded, other=-float("inf"))
-        threshold = tl.load(THRESHOLDS + block.row, mask=block.inside, other=float("inf"))
-        wanted = (wanted == 0) & (tl.max((bound > threshold[:, None]).to(tl.int32), 0) > 0)
-    # Visit blocks in runs of neighbours, because Triton pipelines a run.
-    start = next_where(wanted, places, 0, BLOCKS)
-    while start < BLOCKS:
-        end = next_where(wanted == 0, places, start, BLOCKS)
-        for n in range(begin + start * COLUMNS, begin + end * COLUMNS, COLUMNS):
-            store_scores(
-                SCORES, MAXIMA, K, kj, n, q, block, tiles, scale, extras, D, WIDTH, ROWS, COLUMNS
-            )  # fmt: skip
-        start = next_where(wanted, places, end, BLOCKS)
+        of_group = tl.arange(0, GROUPS)
+        is_first = block.inside[:, None] & (of_group < groups)[None, :]
+        firsts = tl.load(FIRSTS + block.row[:, None] * groups + of_group[None, :], mask=is_first, other=NOTHING)
+        # Every program computes the thresholds of its rows: to save time, take the largest number of several groups.
+        firsts = tl.reduce(tl.reshape(firsts, [ROWS, GROUPS // _FEW_FIRSTS, _FEW_FIRSTS]), 1, larger)
+        threshold = _threshold_of(firsts, epsilon_of_heads(A, fixed_epsilon, block.h, PER_HEAD, ROWS), ORDER)
+        if tl.program_id(0) == 0:
+            tl.store(THRESHOLDS + block.row, threshold, mask=block.inside)
+        may_have_weight = block.inside[:, None] & (bound > threshold[:, None])
+        wanted = hidden * tl.max(may_have_weight.to(tl.int32), 0)
+        hidden -= wanted
+    ranks = tl.cumsum(wanted, 0) * wanted
+    for turn in tl.range(0, tl.sum(wanted, 0), num_stages=STAGES):
+        n = begin + _place_of(ranks, places, turn) * COLUMNS
+        store_scores(
+            SCORES, MAXIMA, K, kj, n, q, block, tiles, queries, group, extras, D, WIDTH, ROWS, COLUMNS, TILES, FEW
+        )  # fmt: skip
+    # The scores of pages that are not read stay undefined: their tiles are never live.
+    of_tiles = tl.reshape(tl.broadcast_to(hidden[:, None], [BLOCKS, TILES]), [BLOCKS * TILES]) > 0
+    at_tile = block.row[:, None] * tiles + (begin // COLUMNS * TILES + tl.arange(0, BLOCKS * TILES))[None, :]
+    nothing = tl.full([ROWS, BLOCKS * TILES], NOTHING, tl.float32)
+    tl.store(MAXIMA + at_tile, nothing, mask=block.inside[:, None] & of_tiles[None, :])

@@ -95,8 +95,7 @@ class Boxes(NamedTuple):
     low: Tensor  # the smallest number in each channel of a page, (B, G, pages, d)
     high: Tensor  # the largest number in each channel of a page, (B, G, pages, d)
     size: int  # keys per page
-    first: int  # the number of pages that each query reads first
-    reads_all: bool  # whether all other pages that may have weight are read afterwards
+    budget: int | None  # the number of pages that each query may choose to read; None: all that may have weight
 
 
 def is_by_distance(bias: Tensor, queries: int, keys: int) -> bool:

@@ -134,8 +134,11 @@ MOST_DECODED_ROWS = 64
 _PROGRAMS, _MOST_BLOCKS = 264, 32
 # The sum of the largest rounding errors of a score and of the bound of its page, relative to Σ |q·k| over the channels.
 ROUNDING_OF_PAGES = 4e-6
-# Tiles per block of keys, and the most tiles per row, because one program holds all tile maxima of a row.
-_TILES_OF_BLOCK, _MOST_TILES = 4, 2**15
+# Where pages are skipped: pages in a group, one of which is read first.
+PAGES_OF_GROUP = 32
+# Decoding: tiles per block of keys, in rows of up to _MANY_TILES such tiles; in longer rows a block is one tile. The
+# most tiles per row, because one program holds all tile maxima of a row.
+_TILES_OF_BLOCK, _MANY_TILES, _MOST_TILES = 4, 4096, 2**15
 
 
 class DecodingSizes(NamedTuple):
@@ -146,7 +149,8 @@ class DecodingSizes(NamedTuple):
     columns: int  # keys per block
     span: int  # keys per program, a multiple of `columns`
     spans: int  # programs along the keys
-    tiles: int  # tiles per row; each has columns // 4 keys
+    tiles: int  # tiles per row
+    tiles_of_block: int  # tiles per block of keys
 
 
 def decoding_sizes(
@@ -160,12 +164,15 @@ def decoding_sizes(
     row_blocks, columns = blocks_of(queries, rows), min(_decoded_together(width, item), page)
     blocks = blocks_of(keys, columns)
     span = min(blocks_of(blocks * heads * row_blocks, _PROGRAMS), _MOST_BLOCKS)
-    return DecodingSizes(rows, row_blocks, columns, span * columns, blocks_of(blocks, span), blocks * _TILES_OF_BLOCK)
+    of_block = _TILES_OF_BLOCK if blocks * _TILES_OF_BLOCK <= _MANY_TILES else 1
+    return DecodingSizes(
+        rows, row_blocks, columns, span * columns, blocks_of(blocks, span), blocks * of_block, of_block
+    )
 
 
 def most_keys_of_decoding(channels: int, item: int, page: int = _DECODED_TOGETHER) -> int:
     """The most keys that decoding takes, in blocks of at most `page` keys; a head has `channels` of `item` bytes."""
-    return _MOST_TILES // _TILES_OF_BLOCK * min(_decoded_together(width_of_block(channels), item), page)
+    return _MOST_TILES * min(_decoded_together(width_of_block(channels), item), page)
 
 
 def _decoded_together(width: int, item: int) -> int:
