@@ -36,6 +36,7 @@ def few() -> None:
     attention(BF16, COMMONEST, keys=KEYS, window=(300, 0))
     decoding(BF16, COMMONEST)
     decoding(BF16, COMMONEST, return_certificate=True)
+    decoding(BF16, COMMONEST, key_budget=64)
     contexts(COMMONEST)
     line_of_any_alpha(1.7)
 
@@ -156,6 +157,7 @@ def decodings(dtype: torch.dtype) -> None:
         for width in (20, 64, 128) if dtype == F32 else (64, 128, 256):
             decoding(dtype, COMMONEST, width=width, **told)
         decoding(dtype, COMMONEST, keys=140_000, **told)
+    decoding(dtype, OTHERS[0], key_budget=64, **changes)
 
 
 def contexts(alpha: float) -> None:

@@ -12,6 +12,7 @@ from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
 from contmax import _backend
+from contmax.attention import _certified
 from contmax.kernels.attention import _sizes as _attention_tuning
 from contmax.kernels.gpu import _triton_private
 
@@ -88,6 +89,7 @@ def recorded(calls: Callable[[], None], arch: int) -> list[Launch]:
         patch.object(_backend, "TRITON_DEVICES", {"cpu"}),
         patch.object(_triton_private, "may_be_cached", lambda kernel: False),
         patch.object(_attention_tuning, "_is_large", lambda device: arch >= _HOPPER),
+        patch.object(_certified, "_FEWEST_BYTES", 0),
         patch.object(JITFunction, "_do_compile", note),
     ):
         calls()

@@ -27,7 +27,7 @@ from contmax.maps._threshold import newton_normaliser
 # Keys per page.
 _SIZES = (32, 64, 128)
 # On a GPU keys of fewer bytes are all read: that takes less time than to find out which pages need not be read.
-_FEWEST_BYTES = 96 * 2**20
+_FEWEST_BYTES = 256 * 2**20
 
 
 class Certificate(NamedTuple):
