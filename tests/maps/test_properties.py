@@ -121,7 +121,7 @@ def test_adversarial_slices(x, alpha):
 
 @pytest.mark.parametrize("alpha", [0.7, 1.0, 1.5, 2.0, 3.0])
 def test_largest_tsallis_entropy_among_equal_moments(alpha):
-    """The paper's appendix on Tsallis' principle: with φ = (t, t²), no p with the mean of φ that entmax(θᵀφ) has beats it.
+    """The paper's appendix on Tsallis' principle: of all p with one mean of φ = (t, t²), entmax(θᵀφ) has the largest.
 
     Rivals are corners of the set of distributions with this mean, found by linear programs with random costs, and what
     lies between them and the map.
