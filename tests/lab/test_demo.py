@@ -179,7 +179,7 @@ def few_digits():
     """So many that each of the ten is trained on, held out and drawn; a step and a page are the same with all."""
     digits = _packaged._read_digits()[range(700)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_packaged, "_read_digits", lambda: digits)
+        patch.setattr(_packaged, "_read_digits", lambda path: digits)
         patch.setattr("contmax_lab.tasks.places._data._VALID", 30)
         patch.setattr("contmax_lab.tasks.places._data._TEST", 30)
         yield

@@ -141,6 +141,37 @@ def test_seeds_reproduce_splits_share_nothing_and_training_moves():
         assert not known & {tuple(frame.tolist()) for frame in first}
 
 
+@pytest.mark.parametrize(
+    ("kind", "sizes", "frames", "channels", "classes"),
+    [("motion", (32, 8 * 2, 40 * 3), 100, 6, 4), ("rows", (1197, 200 * 2, 400 * 3), 8, 8, 10)],
+)
+def test_other_recordings_are_hidden_as_utterances_are(kind, sizes, frames, channels, classes):
+    splits = TASK.load(PlacesData(kind=kind, valid_places=2, test_places=3), seed=0)
+    assert (len(splits.train), len(splits.valid), len(splits.test)) == sizes
+    assert (splits.info["channels"], splits.info["classes"], splits.info["query_dim"]) == (channels, classes, 0)
+    batch = splits.test.batch
+    assert batch["frames"].shape == (sizes[2], 4 * frames, channels)
+    assert bool((inside(batch).sum(-1) == frames).all())
+    assert sorted(batch["label"].unique().tolist()) == list(range(classes))
+    # As loud as the noise, over the training examples; each at several places.
+    assert float(torch.cat(splits.train.source.series).std()) == pytest.approx(1, abs=0.02)
+    first = sizes[2] // 3
+    assert torch.equal(batch["label"][:first], batch["label"][first : 2 * first])
+    assert not torch.equal(batch["low"][:first], batch["low"][first : 2 * first])
+
+
+def test_a_folder_takes_the_place_of_installed_packages(tmp_path, monkeypatch):
+    from contmax_lab.data import _packaged
+
+    inside_packages = _packaged.require_folder("sklearn", "") / "datasets" / "data" / "digits.csv.gz"
+    (tmp_path / "digits.csv.gz").write_bytes(inside_packages.read_bytes())
+    monkeypatch.setattr(_packaged, "require_folder", lambda *_: pytest.fail("no package is needed"))
+    for kind in ("digit", "rows"):
+        assert len(TASK.load(PlacesData(kind=kind, path=tmp_path), seed=0).train) == 1197
+    with pytest.raises(LabError, match=r"BasicMotions_TRAIN.ts: no such file"):
+        TASK.load(PlacesData(kind="motion", path=tmp_path), seed=0)
+
+
 @pytest.mark.parametrize("labelled", [0.0, 0.1, 1.0])
 def test_so_many_spans_are_known(labelled):
     splits = TASK.load(PlacesData(labelled=labelled), seed=0)

@@ -64,7 +64,7 @@ def handwritten_digits(valid: int, test: int, split: int, path: Path | None = No
     return images[order[test + valid :]], images[order[test:][:valid]], images[order[:test]]
 
 
-def _read_digits(path: Path | None) -> Images:
+def _read_digits(path: Path | None = None) -> Images:
     # The file of sklearn.datasets.load_digits, whose import takes longer than an epoch on the digits.
     folder = path or require_folder("sklearn", "The demo's image data") / "datasets" / "data"
     try:
