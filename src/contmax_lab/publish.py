@@ -91,7 +91,8 @@ def _rendered(file: str, title: str | None) -> str:
     # What contmax reproduce wrote: the table, what was computed from it, the notes.
     computed = [results[part] for part in ("differences", "distances") if part in results]
     more = [text for part in computed for text in (part["text"], f"<sub>{part['method']}</sub>")]
-    notes = [f"<sub>{note}</sub>" for note in results["notes"]]
+    found = [finding["text"] for finding in results.get("findings", ())]
+    notes = [f"<sub>{note}</sub>" for note in [*found, *results["notes"]]]
     return "\n\n".join([results["text"], *more, *notes, _provenance(results)])
 
 

@@ -30,7 +30,7 @@ def utterances_are_read_once():
     with pytest.MonkeyPatch.context() as patch:
         from contmax_lab.data import _packaged
 
-        patch.setattr(_packaged, "_read_vowels", functools.cache(_packaged._read_vowels))
+        patch.setattr(_packaged, "_read_series", functools.cache(_packaged._read_series))
         yield
 
 

@@ -81,11 +81,11 @@ GOOD = ":".join(["0.1,0.2"] * 12)
         (["@data", ":".join(["0.1,0.2"] * 11 + ["0.1"]) + ":1"], "line 2: channels of different lengths, [1, 2]"),
         (["@data", ":".join(["0.1,nan"] * 12) + ":1"], "are not finite numbers"),
         (["@data", ":".join(["0.1;0.2"] * 12) + ":1"], "are not finite numbers"),
-        (["@data", f"{GOOD}:a"], "'a' is not the number of a speaker"),
-        (["@data", f"{GOOD}:0"], "'0' is not the number of a speaker"),
-        (["@data"], "has no utterances"),
+        (["@data", f"{GOOD}:a"], "'a' is no speaker; there are 1, 2, 3"),
+        (["@data", f"{GOOD}:0"], "'0' is no speaker"),
+        (["@data"], "has no series"),
         ([], "is empty"),
-        (["@data", f"{GOOD}:1"], "speaker 1 has 1 training utterances"),
+        (["@data", f"{GOOD}:1"], "speaker 1 has 1 training examples"),
     ],
 )
 def test_damaged_vowels_are_one_line(tmp_path, lines, says):
@@ -179,7 +179,7 @@ def few_digits():
     """So many that each of the ten is trained on, held out and drawn; a step and a page are the same with all."""
     digits = _packaged._read_digits()[range(700)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_packaged, "_read_digits", lambda: digits)
+        patch.setattr(_packaged, "_read_digits", lambda path: digits)
         patch.setattr("contmax_lab.tasks.places._data._VALID", 30)
         patch.setattr("contmax_lab.tasks.places._data._TEST", 30)
         yield

@@ -1,5 +1,6 @@
 """The reader of reviews: its encoder, its training, its pictures, the model that travels."""
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -150,6 +151,19 @@ def test_it_learns_which_words_matter(trained):
     assert {"balanced_accuracy", "f1", "auroc", "auprc"} <= trained.results["test"].keys()
     assert trained.results["confusion"]["test"]["classes"] == ["negative", "positive"]
     assert 0 < trained.results["test"]["attended"] <= 1
+
+
+@pytest.mark.parametrize(("begin", "end"), [("paper", "imdb"), ("imdb", "paper")])
+def test_settings_that_are_exchanged_are_all_that_sets_two_recipes_apart(begin, end):
+    table = next(table for table in TASK.tables() if table.name == "documents-exchanged")
+    rows = [row for row in table.rows if row.variant == begin and "sparsemax" in row.label]
+    assert len(rows) == 6
+    changed = load_recipe(f"documents/{begin}", [override for row in rows for override in row.overrides])
+    wanted = load_recipe(f"documents/{end}", ["--model.attention=combined"])
+    assert changed.model == wanted.model
+    # How many reviews are evaluated at a time changes no figure.
+    size = wanted.training.evaluation_batch_size
+    assert dataclasses.replace(changed.training, evaluation_batch_size=size) == wanted.training
 
 
 def test_rows_of_the_tables_are_what_they_say():

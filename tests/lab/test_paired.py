@@ -13,11 +13,12 @@ from scipy import stats
 from weather import tiny_recipe
 
 from contmax_lab import publish, recipes
-from contmax_lab.contract import Metric, Repetition, Row, Table
+from contmax_lab.contract import Metric, Repetition, Row, Table, seeds
 from contmax_lab.registry import find_task
 from contmax_lab.tables import (
     Reproduction,
     distances_from_paper,
+    findings,
     paired_differences,
     reproduce,
     student_quantile,
@@ -225,3 +226,58 @@ def test_distances_from_the_paper_are_those_of_all_its_figures():
     assert far["ratios"] == pytest.approx({"test.mse": 1.0, "test.jaccard": math.e})
     # Where nothing was measured there is no distance: that of the last weights is not listed.
     assert {entry["reading"] for entry in (near, far)} == {"best"}
+
+
+def test_the_order_of_the_rows_is_spearmans_with_ties():
+    paper, ours = [90.8, 90.6, 90.5, 90.5, 89.6, 91.1], [89.3, 89.0, 88.8, 88.8, 88.9, 89.4]
+    rows = tuple(Row(f"row {n}", paper={"test.mse": figure}) for n, figure in enumerate(paper))
+    made = dataclasses.replace(table(seeds(2)), rows=(*rows, Row("not in the paper")), ranked="test.mse", baseline="")
+    found = [
+        (cell, {"test": {"mse": 50.0 if not cell.row.paper else ours[made.rows.index(cell.row)] + 3 * seed}})
+        for cell in made.cells()
+        for seed in [int(cell.repetition.name[-1])]
+    ]
+    (entry,) = findings(made, found)
+    assert entry["correlation"] == pytest.approx(stats.spearmanr(paper, ours).statistic)
+    assert "the paper's 6 figures" in entry["text"]
+    assert findings(made, found[1:2]) == []
+
+
+def test_pairs_of_a_family_are_counted_together():
+    made = table(seeds(3), rows=("a, sparse", "a, dense", "b, sparse", "b, dense"), baseline="")
+    made = dataclasses.replace(made, families={"sparse minus dense": (made_pair("a"), made_pair("b"))})
+    values = {
+        "a, sparse": [3.0, 2.0, 1.0],
+        "a, dense": [1.0, 2.5, 0.0],
+        "b, sparse": [4.0, 4.0],
+        "b, dense": [3.0, 5.0],
+    }
+    found = [
+        (cell, {"test": {"mse": of_row[seed]}})
+        for cell in made.cells()
+        for seed, of_row in [(int(cell.repetition.name[-1]), values[cell.row.label])]
+        if seed < len(of_row)
+    ]
+    (entry,) = findings(made, found)
+    assert (entry["count"], entry["above"]) == (5, 3)
+    assert entry["mean"] == pytest.approx((2 - 0.5 + 1 + 1 - 1) / 5)
+
+
+def made_pair(letter):
+    return f"{letter}, sparse", f"{letter}, dense"
+
+
+def test_values_far_apart_are_printed_one_by_one():
+    each = dataclasses.replace(METRICS[0], digits=1, each=True)
+    made = dataclasses.replace(table(seeds(3)), metrics=(each,), baseline="")
+    found = [
+        (cell, {"test": {"mse": 1.0 if cell.row.label == "Ours" else float(cell.repetition.name[-1])}})
+        for cell in made.cells()
+    ]
+    lines = summarised_again(made, {"cells": [stored(cell, results) for cell, results in found]})["text"].split("\n")
+    assert "0.0 · 1.0 · 2.0" in lines[2]
+    assert lines[3].split("|")[2].strip() == "1.0"
+
+
+def stored(cell, results):
+    return {"row": cell.row.label, "variant": cell.repetition.name, "results": results}

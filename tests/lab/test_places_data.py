@@ -5,7 +5,7 @@ import re
 import pytest
 import torch
 
-from contmax_lab.data import Images, Utterances
+from contmax_lab.data import Images, Recordings
 from contmax_lab.errors import LabError
 from contmax_lab.registry import find_task
 from contmax_lab.tasks.places import PlacesData, _scenes
@@ -17,7 +17,7 @@ LOUD = 100.0
 def loud(count, sign=1.0, speaker=0):
     """Utterances whose frames nobody takes for noise: the k-th is ±(100 + k), in 5 to 9 frames."""
     series = [torch.full((5 + i % 5, 3), sign * (LOUD + i)) for i in range(count)]
-    return Utterances(series, torch.full((count,), speaker))
+    return Recordings(series, torch.full((count,), speaker))
 
 
 def inside(batch):
@@ -61,14 +61,14 @@ def test_noise_is_white_and_as_loud_as_speech():
 
 def test_two_utterances_do_not_overlap_and_the_query_names_the_one_that_is_asked_for():
     rising = [torch.arange(8.0).unsqueeze(-1).expand(8, 3) + LOUD for _ in range(200)]
-    asked = Utterances(rising, torch.arange(200) % 4)
+    asked = Recordings(rising, torch.arange(200) % 4)
     batch = _scenes.two_in_noise(asked, loud(200, sign=-1), 9)
     frames = batch["frames"][..., 0]
     own = frames > LOUD / 2
     assert torch.equal(own, inside(batch))
     other = {**batch, "low": batch["other_low"], "high": batch["other_high"]}
     assert torch.equal(frames < -LOUD / 2, inside(other))
-    assert torch.equal(batch["query"].argmax(-1), asked.speaker)
+    assert torch.equal(batch["query"].argmax(-1), asked.label)
     for row in range(200):
         falls = bool(frames[row][own[row]].diff().lt(0).all())
         assert falls == bool(batch["label"][row])
@@ -121,7 +121,7 @@ def test_digits_lie_in_their_box_and_fragments_around():
 
 
 def test_other_frame_rates_keep_the_duration():
-    slow = Utterances([torch.linspace(0, 1, 12).unsqueeze(-1).expand(12, 3)], torch.zeros(1))
+    slow = Recordings([torch.linspace(0, 1, 12).unsqueeze(-1).expand(12, 3)], torch.zeros(1))
     fast = _scenes.resampled(slow, 2.0)
     assert len(fast.series[0]) == 24
     assert bool((fast.series[0][:, 0].diff() >= 0).all())
@@ -139,6 +139,37 @@ def test_seeds_reproduce_splits_share_nothing_and_training_moves():
     for part in (one.valid.batch, one.test.batch):
         first = part["frames"][torch.arange(len(part["label"])), inside(part).float().argmax(-1)]
         assert not known & {tuple(frame.tolist()) for frame in first}
+
+
+@pytest.mark.parametrize(
+    ("kind", "sizes", "frames", "channels", "classes"),
+    [("motion", (32, 8 * 2, 40 * 3), 100, 6, 4), ("rows", (1197, 200 * 2, 400 * 3), 8, 8, 10)],
+)
+def test_other_recordings_are_hidden_as_utterances_are(kind, sizes, frames, channels, classes):
+    splits = TASK.load(PlacesData(kind=kind, valid_places=2, test_places=3), seed=0)
+    assert (len(splits.train), len(splits.valid), len(splits.test)) == sizes
+    assert (splits.info["channels"], splits.info["classes"], splits.info["query_dim"]) == (channels, classes, 0)
+    batch = splits.test.batch
+    assert batch["frames"].shape == (sizes[2], 4 * frames, channels)
+    assert bool((inside(batch).sum(-1) == frames).all())
+    assert sorted(batch["label"].unique().tolist()) == list(range(classes))
+    # As loud as the noise, over the training examples; each at several places.
+    assert float(torch.cat(splits.train.source.series).std()) == pytest.approx(1, abs=0.02)
+    first = sizes[2] // 3
+    assert torch.equal(batch["label"][:first], batch["label"][first : 2 * first])
+    assert not torch.equal(batch["low"][:first], batch["low"][first : 2 * first])
+
+
+def test_a_folder_takes_the_place_of_installed_packages(tmp_path, monkeypatch):
+    from contmax_lab.data import _packaged
+
+    inside_packages = _packaged.require_folder("sklearn", "") / "datasets" / "data" / "digits.csv.gz"
+    (tmp_path / "digits.csv.gz").write_bytes(inside_packages.read_bytes())
+    monkeypatch.setattr(_packaged, "require_folder", lambda *_: pytest.fail("no package is needed"))
+    for kind in ("digit", "rows"):
+        assert len(TASK.load(PlacesData(kind=kind, path=tmp_path), seed=0).train) == 1197
+    with pytest.raises(LabError, match=r"BasicMotions_TRAIN.ts: no such file"):
+        TASK.load(PlacesData(kind="motion", path=tmp_path), seed=0)
 
 
 @pytest.mark.parametrize("labelled", [0.0, 0.1, 1.0])

@@ -183,9 +183,21 @@ def test_differences_have_intervals():
     assert better["low"] > 0
     assert better["low"] < better["bleu"] < better["high"]
     assert better["p"] < 0.01
-    assert found["base"] == "Base"
+    assert found["against"] == {"Same": "Base", "Better": "Base"}
     assert found["notes"][0].startswith("Same − base: +0.00 BLEU, 95 % of 1000")
     assert _task.differences(list(cells({"Base": lambda n, seed: right}))) == {}
+
+
+def test_a_row_is_compared_with_the_one_that_it_names():
+    right, wrong = "the number {} stands in this line", "a number {} stands in that line"
+    rows = {"Base": wrong.format, "Half: base": right.format, "Half: better": right.format}
+    kept = cells({label: lambda n, seed, said=said: said(n) for label, said in rows.items()})
+    named = {"Half: better": "Half: base", "Half: base": "Half: base"}
+    given = [(Cell(Row(c.row.label, against=named.get(c.row.label, "")), c.repetition), k) for c, k in kept]
+    found = _task.differences(given)
+    assert found["against"] == {"Half: better": "Half: base"}
+    assert found["rows"]["Half: better"]["bleu"] == 0
+    assert found["notes"][0].startswith("Half: better − half: base: +0.00 BLEU")
 
 
 def test_the_interval_is_about_that_of_sacrebleus_own_paired_bootstrap():

@@ -4,6 +4,7 @@ import sys
 
 import numpy as np
 import pytest
+import torch
 from sentences import pairs, tiny_recipe, write_iwslt, write_multi30k, write_parallel, write_tatoeba
 
 from contmax_lab.errors import LabError
@@ -84,6 +85,11 @@ def test_limits(tmp_path):
     assert 0 < len(short.train) < 40
     assert short.info["longest"] == 4
     assert len(short.valid) == 9
+    control = load(TranslationData(path=folder, merges=30, max_length=4, any_length=True))
+    assert len(control.train) == len(short.train)
+    assert control.info["longest"] > 4
+    other = load(TranslationData(path=folder, merges=30, max_length=4, any_length=True, split=1))
+    assert not torch.equal(control.train.source.starts, other.train.source.starts)
 
 
 def test_contmax_data_check_prepares(contmax, tmp_path):

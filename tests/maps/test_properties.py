@@ -6,6 +6,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
+from scipy.optimize import linprog
 
 import contmax
 
@@ -116,3 +117,26 @@ def test_adversarial_slices(x, alpha):
     assert abs(p.double().sum().item() - 1) <= 1e-6
     (g,) = torch.autograd.grad(p[0] ** 2, x)
     assert g.isfinite().all()
+
+
+@pytest.mark.parametrize("alpha", [0.7, 1.0, 1.5, 2.0, 3.0])
+def test_largest_tsallis_entropy_among_equal_moments(alpha):
+    """The paper's appendix on Tsallis' principle: of all p with one mean of φ = (t, t²), entmax(θᵀφ) has the largest.
+
+    Rivals are corners of the set of distributions with this mean, found by linear programs with random costs, and what
+    lies between them and the map.
+    """
+    t = torch.linspace(-1, 1, 21, dtype=torch.float64)
+    features = torch.stack([torch.ones_like(t), t, t * t])
+    best = contmax.entmax(features.T @ torch.tensor([0.0, 0.4, -1.0], dtype=torch.float64), alpha)
+    moments = features @ best
+    own = -float(contmax.deformed.tsallis_negentropy(best, alpha))
+    generator = torch.Generator().manual_seed(5)
+    for _ in range(40):
+        cost = torch.randn(len(t), generator=generator, dtype=torch.float64)
+        found = linprog(cost.numpy(), A_eq=features.numpy(), b_eq=moments.numpy(), bounds=(0, None))
+        rival = torch.from_numpy(found.x)
+        torch.testing.assert_close(features @ rival, moments, rtol=0, atol=1e-9)
+        for share in (1.0, 0.1, 1e-3):
+            between = (1 - share) * best + share * rival
+            assert -float(contmax.deformed.tsallis_negentropy(between, alpha)) < own + 1e-14

@@ -59,6 +59,7 @@ class Metric:
         digits: after the point.
         spread: whether the deviation over repetitions says something; it does not for a number that has none.
         compared: whether rows are compared by it with the baseline of the table.
+        each: whether the value of every repetition is printed, where a mean would hide that they are far apart.
     """
 
     key: str
@@ -67,6 +68,7 @@ class Metric:
     digits: int = 4
     spread: bool = True
     compared: bool = False
+    each: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,6 +130,10 @@ class Table:
         readings: ways to read the paper's figures, name → metric of the paper → key of what was measured; for each of
             them and for each group the file of results says how far it is from the paper.
         published: lines of others that were not trained here, label → group → metric → the figure as it is printed.
+        ranked: key of a metric, empty = none: the file of results says how near the order of the rows is to that of the
+            paper's figures.
+        families: differences that are looked at over several pairs of rows together: what it is → pairs of labels, of
+            which the second is taken from the first, in the metrics that are compared.
     """
 
     name: str
@@ -146,6 +152,8 @@ class Table:
     shown: tuple[str, ...] = ()
     readings: dict[str, dict[str, str]] = dataclasses.field(default_factory=dict)
     published: dict[str, dict[str, dict[str, float]]] = dataclasses.field(default_factory=dict)
+    ranked: str = ""
+    families: dict[str, tuple[tuple[str, str], ...]] = dataclasses.field(default_factory=dict)
 
     def cells(self) -> Iterator[Cell]:
         """All trainings; every row gets its first repetition before any gets its second."""

@@ -6,10 +6,14 @@ Also the data that comes inside packages and that several tasks use.
 from contmax_lab.data._archives import unpack as unpack
 from contmax_lab.data._packaged import DIGIT_CLASSES as DIGIT_CLASSES
 from contmax_lab.data._packaged import DIGIT_SIDE as DIGIT_SIDE
+from contmax_lab.data._packaged import MOTIONS as MOTIONS
+from contmax_lab.data._packaged import VOWELS as VOWELS
 from contmax_lab.data._packaged import Images as Images
-from contmax_lab.data._packaged import Utterances as Utterances
+from contmax_lab.data._packaged import Recordings as Recordings
+from contmax_lab.data._packaged import SeriesSet as SeriesSet
+from contmax_lab.data._packaged import digit_rows as digit_rows
 from contmax_lab.data._packaged import handwritten_digits as handwritten_digits
-from contmax_lab.data._packaged import japanese_vowels as japanese_vowels
+from contmax_lab.data._packaged import packaged_series as packaged_series
 from contmax_lab.data._pixels import IMAGE_SUFFIXES as IMAGE_SUFFIXES
 from contmax_lab.data._pixels import BrokenImageError as BrokenImageError
 from contmax_lab.data._pixels import file_pixels as file_pixels

@@ -1,4 +1,4 @@
-"""Data that comes inside packages: handwritten digits of scikit-learn, spoken vowels of aeon."""
+"""Data that comes inside packages: handwritten digits of scikit-learn; vowels and motions of aeon."""
 
 import dataclasses
 import math
@@ -39,13 +39,14 @@ class Images:
         return Images(self.pixels[chosen], self.digit[chosen])
 
 
-def handwritten_digits(valid: int, test: int, split: int) -> tuple[Images, Images, Images]:
+def handwritten_digits(valid: int, test: int, split: int, path: Path | None = None) -> tuple[Images, Images, Images]:
     """All images, split at random.
 
     Args:
         valid: validation images.
         test: test images.
         split: seed of the split.
+        path: folder with digits.csv.gz; None = the one inside scikit-learn.
 
     Returns:
         Training, validation and test images.
@@ -53,7 +54,7 @@ def handwritten_digits(valid: int, test: int, split: int) -> tuple[Images, Image
     Raises:
         LabError: if scikit-learn or its file is missing, or no images are left to train.
     """
-    images = _read_digits()
+    images = _read_digits(path)
     if valid + test >= len(images):
         raise LabError(
             f"{valid} validation and {test} test images leave none of {len(images)} to train; pass smaller "
@@ -63,101 +64,161 @@ def handwritten_digits(valid: int, test: int, split: int) -> tuple[Images, Image
     return images[order[test + valid :]], images[order[test:][:valid]], images[order[:test]]
 
 
-def _read_digits() -> Images:
+def _read_digits(path: Path | None = None) -> Images:
     # The file of sklearn.datasets.load_digits, whose import takes longer than an epoch on the digits.
-    path = require_folder("sklearn", "The demo's image data") / "datasets" / "data" / "digits.csv.gz"
+    folder = path or require_folder("sklearn", "The demo's image data") / "datasets" / "data"
     try:
-        table = np.loadtxt(path, delimiter=",", dtype=np.float32)
+        table = np.loadtxt(folder / "digits.csv.gz", delimiter=",", dtype=np.float32)
     except (OSError, ValueError, EOFError) as error:
-        told = f"the digits inside scikit-learn cannot be read ({' '.join(str(error).split())})"
+        of = f"in {path}" if path else "inside scikit-learn"
+        told = f"the digits {of} cannot be read ({' '.join(str(error).split())})"
         raise LabError(f"{told}: pip install --force-reinstall scikit-learn") from None
     numbers = torch.from_numpy(table)
     grey = numbers[:, :-1].reshape(-1, DIGIT_SIDE, DIGIT_SIDE) / _BRIGHTEST
     return Images(grey, numbers[:, -1].long())
 
 
-_ORIGINAL = "aeon, pip install --force-reinstall aeon; https://archive.ics.uci.edu/dataset/128/japanese+vowels"
-_CHANNELS = 12
+_CLASSIFICATION = "https://www.timeseriesclassification.com"
 
 
 @dataclasses.dataclass(frozen=True)
-class Utterances:
-    """Examples, one per utterance.
+class Recordings:
+    """Examples, one per series of observations.
 
     Args:
-        series: each of shape (L, 12), channels standardised over the training utterances.
-        speaker: who it was, shape (number of utterances,), from 0.
+        series: each of shape (L, C), channels standardised over the training examples.
+        label: the class, shape (number of series,), from 0.
     """
 
     series: list[Tensor]
-    speaker: Tensor
+    label: Tensor
 
     def __len__(self) -> int:
         return len(self.series)
 
-    def __getitem__(self, indices: Sequence[int]) -> "Utterances":
-        return Utterances([self.series[i] for i in indices], self.speaker[list(indices)])
+    def __getitem__(self, indices: Sequence[int]) -> "Recordings":
+        return Recordings([self.series[i] for i in indices], self.label[list(indices)])
 
 
-def japanese_vowels(path: Path | None, valid: int, split: int) -> tuple[Utterances, Utterances, Utterances]:
-    """The published split; validation utterances are taken evenly from the speakers of the training part.
+@dataclasses.dataclass(frozen=True)
+class SeriesSet:
+    """A set of labelled series inside aeon.
 
     Args:
-        path: folder with JapaneseVowels_TRAIN.ts and JapaneseVowels_TEST.ts; None = the one inside aeon.
-        valid: validation utterances of each speaker.
-        split: seed of their choice.
+        name: of its folder and files.
+        channels: of an observation.
+        classes: as the files spell them.
+        held_out: validation examples of each class.
+        noun: what a class is, for messages.
+        origin: where the files are to be had.
+    """
+
+    name: str
+    channels: int
+    classes: tuple[str, ...]
+    held_out: int
+    noun: str = "class"
+    origin: str = _CLASSIFICATION
+
+
+VOWELS = SeriesSet(
+    "JapaneseVowels",
+    12,
+    tuple(map(str, range(1, 10))),
+    6,
+    "speaker",
+    "https://archive.ics.uci.edu/dataset/128/japanese+vowels",
+)
+MOTIONS = SeriesSet("BasicMotions", 6, ("standing", "running", "walking", "badminton"), 2)
+
+
+def packaged_series(
+    which: SeriesSet, path: Path | None, split: int, held_out: int | None = None
+) -> tuple[Recordings, Recordings, Recordings]:
+    """The published split; validation examples are taken evenly from the classes of the training part.
+
+    Args:
+        which: the set.
+        path: folder with NAME_TRAIN.ts and NAME_TEST.ts; None = the one inside aeon.
+        split: seed of the choice of validation examples.
+        held_out: validation examples of each class; None = as many as the set says.
 
     Returns:
-        Training, validation and test utterances.
+        Training, validation and test examples.
 
     Raises:
         LabError: if a file is missing or a line is not as it should be.
     """
-    folder = path or require_folder("aeon", "The demo's speech data") / "datasets" / "data" / "JapaneseVowels"
-    known, test = (_read_vowels(folder / f"JapaneseVowels_{part}.ts") for part in ("TRAIN", "TEST"))
-    held_out: list[int] = []
-    for speaker in known.speaker.unique().tolist():
-        own = (known.speaker == speaker).nonzero().flatten().tolist()
-        if len(own) <= valid:
-            raise LabError(f"speaker {speaker + 1} has {len(own)} training utterances; pass a smaller --data.valid")
-        held_out += [own[i] for i in shuffled(len(own), split)[:valid]]
-    train = known[sorted({*range(len(known))} - {*held_out})]
+    folder = path or require_folder("aeon", f"The data {which.name}") / "datasets" / "data" / which.name
+    known, test = (_read_series(folder / f"{which.name}_{part}.ts", which) for part in ("TRAIN", "TEST"))
+    chosen: list[int] = []
+    count = which.held_out if held_out is None else held_out
+    for label in known.label.unique().tolist():
+        own = (known.label == label).nonzero().flatten().tolist()
+        if len(own) <= count:
+            said = which.classes[label]
+            raise LabError(f"{which.noun} {said} has {len(own)} training examples; pass a smaller --data.valid")
+        chosen += [own[i] for i in shuffled(len(own), split)[:count]]
+    train = known[sorted({*range(len(known))} - {*chosen})]
     frames = torch.cat(train.series)
     mean, std = frames.mean(0), frames.std(0)
-
-    def standardised(part: Utterances) -> Utterances:
-        # One operation on all frames, since one on a few frames takes as long.
-        frames = (torch.cat(part.series) - mean) / std
-        return Utterances(list(frames.split([len(series) for series in part.series])), part.speaker)
-
-    return standardised(train), standardised(known[sorted(held_out)]), standardised(test)
+    return (
+        _standardised(train, mean, std),
+        _standardised(known[sorted(chosen)], mean, std),
+        _standardised(test, mean, std),
+    )
 
 
-def _read_vowels(path: Path) -> Utterances:
+def digit_rows(
+    valid: int, test: int, split: int, path: Path | None = None
+) -> tuple[Recordings, Recordings, Recordings]:
+    """Handwritten digits read from top to bottom: series of eight observations, each a row of eight pixels.
+
+    Args:
+        valid, test, split, path: as of `handwritten_digits`.
+
+    Returns:
+        Training, validation and test examples, standardised by one mean and one deviation of all pixels: some pixels
+        at the border are white in nearly every scan.
+    """
+    parts = handwritten_digits(valid, test, split, path)
+    mean, std = parts[0].pixels.mean(), parts[0].pixels.std()
+    train, held_out, tests = (_standardised(Recordings(list(part.pixels), part.digit), mean, std) for part in parts)
+    return train, held_out, tests
+
+
+def _standardised(part: Recordings, mean: Tensor, std: Tensor) -> Recordings:
+    # One operation on all frames, since one on a few frames takes as long.
+    frames = (torch.cat(part.series) - mean) / std
+    return Recordings(list(frames.split([len(series) for series in part.series])), part.label)
+
+
+def _read_series(path: Path, which: SeriesSet) -> Recordings:
     """Lines of ``channel:channel:…:label``, a channel being comma-separated numbers, after a header of # and @."""
-    existing_file(path, "the JapaneseVowels data", _ORIGINAL)
+    original = f"aeon, pip install --force-reinstall aeon; {which.origin}"
+    existing_file(path, f"the {which.name} data", original)
     numbers: list[float] = []
-    lengths, speaker = [], []
+    lengths, labels = [], []
     for number, text in numbered_lines(path):
         if not text.strip() or text[0] in "#@":
             continue
         *channels, label = text.split(":")
         place = Place(path, number)
-        if len(channels) != _CHANNELS:
-            raise place.problem(f"{len(channels)} channels where there should be {_CHANNELS}")
+        if len(channels) != which.channels:
+            raise place.problem(f"{len(channels)} channels where there should be {which.channels}")
         read = [_numbers(channel, place) for channel in channels]
         if len({len(row) for row in read}) != 1:
             raise place.problem(f"channels of different lengths, {sorted({len(row) for row in read})}")
-        if not label.strip().isdecimal() or int(label) < 1:
-            raise place.problem(f"{label.strip()!r} is not the number of a speaker, 1, 2, …")
+        if label.strip().lower() not in which.classes:
+            raise place.problem(f"{label.strip()!r} is no {which.noun}; there are {', '.join(which.classes)}")
         for frame in zip(*read, strict=True):
             numbers += frame
         lengths.append(len(read[0]))
-        speaker.append(int(label) - 1)
-    if not speaker:
-        raise LabError(f"{path} has no utterances; the original: {_ORIGINAL}")
-    frames = torch.tensor(numbers).view(-1, _CHANNELS)
-    return Utterances(list(frames.split(lengths)), torch.tensor(speaker))
+        labels.append(which.classes.index(label.strip().lower()))
+    if not labels:
+        raise LabError(f"{path} has no series; the original: {original}")
+    frames = torch.tensor(numbers).view(-1, which.channels)
+    return Recordings(list(frames.split(lengths)), torch.tensor(labels))
 
 
 def _numbers(text: str, place: Place) -> list[float]:

@@ -32,8 +32,9 @@ def summary(table: Table, outcomes: Outcomes) -> list[dict[str, Any]]:
 
     Returns:
         One mapping per row: ``label``, ``paper``, and ``groups``: group → metric → ``mean``, ``std`` (None for one
-        value), ``count``.
+        value), ``count``; and ``each``, the values, of a metric that prints them.
     """
+    every = {metric.key for metric in table.metrics if metric.each}
 
     def cell(row: Row, group: str, key: str) -> dict[str, Any]:
         found = list(values(outcomes, row.label, group, key).values())
@@ -41,6 +42,7 @@ def summary(table: Table, outcomes: Outcomes) -> list[dict[str, Any]]:
             "mean": statistics.fmean(found) if found else None,
             "std": statistics.stdev(found) if len(found) > 1 else None,
             "count": len(found),
+            **({"each": found} if key in every else {}),
         }
 
     def printed(figures: dict[str, dict[str, float]], group: str, metric: Metric) -> dict[str, Any]:
@@ -160,6 +162,10 @@ def values(outcomes: Outcomes, label: str, group: str, key: str) -> dict[str, fl
 def _mean_cell(entry: dict[str, Any], metric: Metric) -> str:
     if entry["mean"] is None:
         return "–"
+    if entry.get("each"):
+        printed = [f"{value * metric.scale:,.{metric.digits}f}" for value in entry["each"]]
+        # Once is enough for what does not vary.
+        return " · ".join(printed if len(set(printed)) > 1 else printed[:1])
     shown = entry["std"] is not None and metric.spread
     spread = f" ± {entry['std'] * metric.scale:.{metric.digits}f}" if shown else ""
     return f"{entry['mean'] * metric.scale:,.{metric.digits}f}{spread}"

@@ -9,6 +9,7 @@ from typing import Any
 from contmax_lab.contract import Recipe, Table
 from contmax_lab.files import write_atomically
 from contmax_lab.recipes import SECTIONS, flattened
+from contmax_lab.tables._findings import findings
 from contmax_lab.tables._outcome import (
     CORRECTED,
     DISTANCE,
@@ -66,7 +67,7 @@ def summarised(table: Table, outcomes: Outcomes) -> dict[str, Any]:
 
     Returns:
         ``complete``, ``metrics``, ``rows`` and ``text``; ``differences`` where rows are compared, ``distances``
-        where the table has readings of the paper.
+        where the table has readings of the paper, ``findings`` where it has an order or families of rows.
     """
     rows = summary(table, outcomes)
     found = {
@@ -84,7 +85,8 @@ def summarised(table: Table, outcomes: Outcomes) -> dict[str, Any]:
     if distances:
         text = distances_text(table, distances)
         found["distances"] = {"method": DISTANCE, "combinations": distances, "text": text}
-    return found
+    as_a_whole = findings(table, outcomes)
+    return {**found, "findings": as_a_whole} if as_a_whole else found
 
 
 def summarised_again(table: Table, content: dict[str, Any]) -> dict[str, Any]:
@@ -104,12 +106,12 @@ def summarised_again(table: Table, content: dict[str, Any]) -> dict[str, Any]:
     if results:
         row, repetition = next(iter(results))
         raise ValueError(f"results/{table.name}.json has a cell {row}, {repetition}, which the table does not have")
-    kept = {key: value for key, value in content.items() if key not in ("differences", "distances")}
+    kept = {key: value for key, value in content.items() if key not in ("differences", "distances", "findings")}
     cells = kept.pop("cells")
     return {**kept, **summarised(table, outcomes), "cells": cells}
 
 
 def printed(content: dict[str, Any]) -> str:
-    """The text of a file of results: the table, and below it differences and distances where there are any."""
+    """The text of a file of results: the table, and below it differences, distances and findings, where any are."""
     more = [content[part]["text"] for part in ("differences", "distances") if part in content]
-    return "\n\n".join([content["text"], *more])
+    return "\n\n".join([content["text"], *more, *(found["text"] for found in content.get("findings", ()))])

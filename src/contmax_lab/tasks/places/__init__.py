@@ -1,7 +1,8 @@
 """Places: is what is attended to where the answer is?
 
 Utterances at random places in noise, alone, in pairs or with gaps, and digits at random places in clutter: where the
-answer is, is known, but models learn from the answers alone. The data is that of the tasks vowels and digits.
+answer is, is known, but models learn from the answers alone. The data is that of the tasks vowels and digits, and
+what a watch recorded of people in motion.
 """
 
 import dataclasses
@@ -18,20 +19,23 @@ class PlacesData:
     """What is to be found, and in what.
 
     Args:
-        kind: utterance = one in noise, who speaks?; pair = two of different speakers, is the one that the query names
-            played backwards?; turns = two in turn, only some of it observed, who speaks longer?; digit = one on a
-            canvas with clutter, which?
-        path: folder with JapaneseVowels_TRAIN.ts and JapaneseVowels_TEST.ts; by default the one inside aeon.
-        shortest: least ratio of the length of a series to that of its utterance; for one in noise.
+        kind: utterance = one in noise, who speaks?; motion = what a watch records, in noise, standing or walking?;
+            rows = the scan of a digit, read row by row, in noise, which?; pair = two utterances of different speakers,
+            is the one that the query names played backwards?; turns = two in turn, only some of it observed, who
+            speaks longer?; digit = one on a canvas with clutter, which?
+        path: folder with the files of the kind, such as JapaneseVowels_TRAIN.ts and JapaneseVowels_TEST.ts, or
+            digits.csv.gz; by default those inside aeon and scikit-learn.
+        shortest: least ratio of the length of a series to that of what is in it; for one in noise.
         longest: greatest ratio of these lengths.
         dropped: share of a series of turns that was not observed.
         rate: frames per time, 1 = as recorded.
         labelled: share of the training examples whose true span may be learned from.
         valid_places: number of places in which every validation example is shown.
+        test_places: likewise for test examples.
         split: seed of the validation examples, and of the places of validation and test examples.
     """
 
-    kind: Literal["utterance", "pair", "turns", "digit"] = "utterance"
+    kind: Literal["utterance", "motion", "rows", "pair", "turns", "digit"] = "utterance"
     path: Path | None = None
     shortest: PositiveFloat = 4.0
     longest: PositiveFloat = 4.0
@@ -39,6 +43,7 @@ class PlacesData:
     rate: PositiveFloat = 1.0
     labelled: ClosedUnitInterval = 0.0
     valid_places: PositiveInt = 4
+    test_places: PositiveInt = 1
     split: int = 0
 
 

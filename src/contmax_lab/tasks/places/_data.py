@@ -7,7 +7,17 @@ import torch
 from torch import Tensor
 
 from contmax_lab.contract import Batch, Splits
-from contmax_lab.data import DIGIT_CLASSES, Images, Utterances, handwritten_digits, japanese_vowels, shuffled
+from contmax_lab.data import (
+    DIGIT_CLASSES,
+    MOTIONS,
+    VOWELS,
+    Images,
+    Recordings,
+    digit_rows,
+    handwritten_digits,
+    packaged_series,
+    shuffled,
+)
 from contmax_lab.errors import LabError
 from contmax_lab.tasks.places import PlacesData
 from contmax_lab.tasks.places._scenes import (
@@ -20,9 +30,10 @@ from contmax_lab.tasks.places._scenes import (
     two_in_turn,
 )
 
-# Held-out images, and validation utterances of each speaker.
+# Held-out images.
 _VALID, _TEST = 200, 400
-_VALID_OF_EACH = 6
+# The kinds of which a single recording is hidden in noise, and its class is to be told.
+_ALONE = ("utterance", "motion", "rows")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +47,7 @@ class Moving:
     """
 
     data: PlacesData
-    source: Utterances | Images
+    source: Recordings | Images
     spans: Tensor
 
     def __len__(self) -> int:
@@ -51,13 +62,13 @@ class Moving:
         if isinstance(source, Images):
             return digit_in_clutter(source[indices], source)
         chosen = source[indices]
-        if data.kind == "utterance":
+        if data.kind in _ALONE:
             return one_in_noise(chosen, (data.shortest, data.longest))
         # For each utterance a random one of another speaker.
-        differs = (chosen.speaker.unsqueeze(-1) != source.speaker).float()
+        differs = (chosen.label.unsqueeze(-1) != source.label).float()
         others = source[torch.multinomial(differs, 1).squeeze(-1).tolist()]
         if data.kind == "pair":
-            return two_in_noise(chosen, others, int(source.speaker.max()) + 1)
+            return two_in_noise(chosen, others, int(source.label.max()) + 1)
         return irregular(two_in_turn(chosen, others), data.dropped)
 
 
@@ -93,32 +104,35 @@ def load(data: PlacesData) -> Splits:
         )
     if data.kind == "turns" and data.dropped >= 1:
         raise LabError("no observation of a series would be left; pass --data.dropped below 1")
-    train: Utterances | Images
-    valid: Utterances | Images
-    test: Utterances | Images
+    train: Recordings | Images
+    valid: Recordings | Images
+    test: Recordings | Images
     if data.kind == "digit":
-        train, valid, test = handwritten_digits(_VALID, _TEST, data.split)
+        train, valid, test = handwritten_digits(_VALID, _TEST, data.split, data.path)
     else:
-        found = japanese_vowels(data.path, _VALID_OF_EACH, data.split)
+        if data.kind == "rows":
+            found = digit_rows(_VALID, _TEST, data.split, data.path)
+        else:
+            found = packaged_series(MOTIONS if data.kind == "motion" else VOWELS, data.path, data.split)
         train, valid, test = (resampled(part, data.rate) for part in found)
     known = torch.zeros(len(train), dtype=torch.bool)
     known[shuffled(len(train), data.split)[: round(data.labelled * len(train))]] = True
-    speakers = 0 if isinstance(train, Images) else int(train.speaker.max()) + 1
+    classes = DIGIT_CLASSES if isinstance(train, Images) else int(train.label.max()) + 1
     info = {
-        "classes": {"pair": 2, "digit": DIGIT_CLASSES}.get(data.kind, speakers),
+        "classes": 2 if data.kind == "pair" else classes,
         "channels": 1 if isinstance(train, Images) else train.series[0].shape[-1],
-        "query_dim": speakers if data.kind == "pair" else 0,
+        "query_dim": classes if data.kind == "pair" else 0,
         "dim": 2 if isinstance(train, Images) else 1,
     }
     return Splits(
         Moving(data, train, known),
         _fixed(data, valid, data.valid_places, seed=2 * data.split),
-        _fixed(data, test, 1, seed=2 * data.split + 1, deletion=True),
+        _fixed(data, test, data.test_places, seed=2 * data.split + 1, deletion=True),
         info,
     )
 
 
-def _fixed(data: PlacesData, source: Utterances | Images, places: int, seed: int, *, deletion: bool = False) -> Fixed:
+def _fixed(data: PlacesData, source: Recordings | Images, places: int, seed: int, *, deletion: bool = False) -> Fixed:
     """The examples in this many places; with `deletion`, also what their parts are replaced by."""
     moving = Moving(data, source, torch.zeros(len(source), dtype=torch.bool))
     with torch.random.fork_rng(devices=[]):

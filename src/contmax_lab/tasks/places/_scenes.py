@@ -1,4 +1,4 @@
-"""Utterances in noise and digits in clutter, at random places."""
+"""Recordings in noise and digits in clutter, at random places."""
 
 import math
 
@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from contmax_lab.contract import Batch
-from contmax_lab.data import Images, Utterances
+from contmax_lab.data import Images, Recordings
 
 # A series with two utterances is this many times longer than both: each takes about a quarter, as in noise 4× longer.
 _PAIR_RATIO = 2.0
@@ -23,15 +23,15 @@ _FRAGMENT_SIDE = 4
 _NOISE = 0.1
 
 
-def one_in_noise(source: Utterances, ratios: tuple[float, float]) -> Batch:
-    """Each utterance at a random place in white noise, which makes the series longer by a random ratio.
+def one_in_noise(source: Recordings, ratios: tuple[float, float]) -> Batch:
+    """Each recording at a random place in white noise, which makes the series longer by a random ratio.
 
     Args:
-        source: utterances of L frames, channels standardised, so that noise of variance 1 is as loud.
-        ratios: smallest and largest length of the series over that of the utterance; log-uniform between them.
+        source: recordings of L frames, channels standardised, so that noise of variance 1 is as loud.
+        ratios: smallest and largest length of the series over that of the recording; log-uniform between them.
 
     Returns:
-        ``frames`` (B, T, C); ``mask`` (B, T); ``label`` (B,), who speaks; ``low``, ``high`` (B, 1), where the utterance
+        ``frames`` (B, T, C); ``mask`` (B, T); ``label`` (B,), its class; ``low``, ``high`` (B, 1), where the recording
         begins and ends, the series having length 1.
     """
     frames, lengths = _padded(source)
@@ -43,12 +43,12 @@ def one_in_noise(source: Utterances, ratios: tuple[float, float]) -> Batch:
     return {
         "frames": _inserted(series, frames, lengths, start) * mask.unsqueeze(-1),
         "mask": mask,
-        "label": source.speaker,
+        "label": source.label,
         **_span(start, lengths, total),
     }
 
 
-def two_in_noise(source: Utterances, others: Utterances, speakers: int) -> Batch:
+def two_in_noise(source: Recordings, others: Recordings, speakers: int) -> Batch:
     """An utterance and one of another speaker, each forwards or backwards, at random places that do not overlap.
 
     Returns:
@@ -72,7 +72,7 @@ def two_in_noise(source: Utterances, others: Utterances, speakers: int) -> Batch
     return {
         "frames": series * mask.unsqueeze(-1),
         "mask": mask,
-        "query": torch.nn.functional.one_hot(source.speaker, speakers).float(),
+        "query": torch.nn.functional.one_hot(source.label, speakers).float(),
         "label": backwards.long(),
         **_span(start, lengths, total),
         "other_low": other["low"],
@@ -80,7 +80,7 @@ def two_in_noise(source: Utterances, others: Utterances, speakers: int) -> Batch
     }
 
 
-def two_in_turn(source: Utterances, others: Utterances) -> Batch:
+def two_in_turn(source: Recordings, others: Recordings) -> Batch:
     """Two utterances, one right after the other in random order, played so that the first of the pair takes longer.
 
     The longer one is no longer in its own frames, only in time: what it says is played more slowly.
@@ -98,7 +98,7 @@ def two_in_turn(source: Utterances, others: Utterances) -> Batch:
     series = _inserted(series, _played(source, longer), longer, start + torch.where(is_first, 0, both - longer))
     shorter = both - longer
     series = _inserted(series, _played(others, shorter), shorter, start + torch.where(is_first, longer, 0))
-    return {"frames": series, "mask": mask, "label": source.speaker, **_span(start, both, total)}
+    return {"frames": series, "mask": mask, "label": source.label, **_span(start, both, total)}
 
 
 def irregular(batch: Batch, dropped: float) -> Batch:
@@ -131,11 +131,11 @@ def irregular(batch: Batch, dropped: float) -> Batch:
     }
 
 
-def resampled(source: Utterances, rate: float) -> Utterances:
-    """Utterances with `rate` times as many frames, by linear interpolation.
+def resampled(source: Recordings, rate: float) -> Recordings:
+    """Recordings with `rate` times as many frames, by linear interpolation.
 
     Example:
-        >>> len(resampled(Utterances([torch.zeros(8, 12)], torch.zeros(1)), 0.5).series[0])
+        >>> len(resampled(Recordings([torch.zeros(8, 12)], torch.zeros(1)), 0.5).series[0])
         4
     """
     if rate == 1.0:
@@ -145,14 +145,14 @@ def resampled(source: Utterances, rate: float) -> Utterances:
         torch.nn.functional.interpolate(frames.mT.unsqueeze(0), size=size, mode="linear").squeeze(0).mT
         for frames, size in zip(source.series, sizes, strict=True)
     ]
-    return Utterances(series, source.speaker)
+    return Recordings(series, source.label)
 
 
 def _between(ends: tuple[float, float], count: int) -> Tensor:
     return ends[0] + (ends[1] - ends[0]) * torch.rand(count)
 
 
-def _played(source: Utterances, lengths: Tensor) -> Tensor:
+def _played(source: Recordings, lengths: Tensor) -> Tensor:
     """Utterances in other numbers of frames, by linear interpolation, (B, T, C)."""
     frames, own = _padded(source)
     # First and last frame stay first and last.
@@ -168,7 +168,7 @@ def _played(source: Utterances, lengths: Tensor) -> Tensor:
     )
 
 
-def _padded(source: Utterances) -> tuple[Tensor, Tensor]:
+def _padded(source: Recordings) -> tuple[Tensor, Tensor]:
     return pad_sequence(source.series, batch_first=True), torch.tensor([len(series) for series in source.series])
 
 

@@ -12,12 +12,13 @@ from torch.nn import functional as F
 from contmax.losses import fenchel_young
 from contmax.viz import plot_image_attention, plot_series_attention
 from contmax_lab.contract import Batch, Figure, Splits, Table, Task, TrainedRun, seedless
+from contmax_lab.data import MOTIONS
 from contmax_lab.drawing import Theme, new_axes
 from contmax_lab.tasks.places import SETTINGS, PlacesModel
 from contmax_lab.tasks.places._attention import Looked, Place, Scene, agreement, looked
 from contmax_lab.tasks.places._data import Fixed, Moving, load
 from contmax_lab.tasks.places._model import Answer, Finder
-from contmax_lab.tasks.places._table import CANVAS, PLACES, ROBUST, UTTERANCE
+from contmax_lab.tasks.places._table import CANVAS, FOUND, PLACES, ROBUST, TIMES, UTTERANCE
 
 # Examples in a picture, by the number of axes.
 _SHOWN = {1: 4, 2: 5}
@@ -120,8 +121,10 @@ def _first_of_classes(label: Tensor, count: int) -> list[int]:
 
 def _name(batch: Batch, kind: str) -> str:
     label = int(batch["label"])
-    if kind == "digit":
+    if kind in ("digit", "rows"):
         return f"digit {label}"
+    if kind == "motion":
+        return MOTIONS.classes[label]
     if kind == "pair":
         return f"speaker {int(batch['query'].argmax()) + 1} played {'backwards' if label else 'forwards'}"
     return f"speaker {label + 1}"
@@ -204,8 +207,8 @@ class Places(Task, settings=SETTINGS):
         return metrics
 
     def tables(self) -> Sequence[Table]:
-        """All attentions in all settings; some with other learning and frame rates; and two for the demo."""
-        return PLACES, ROBUST, UTTERANCE, CANVAS
+        """All attentions in all settings; the default on other data; with times; at other rates; two for the demo."""
+        return PLACES, FOUND, TIMES, ROBUST, UTTERANCE, CANVAS
 
     def figures(self, runs: Any, examples: Sequence[int] = ()) -> Any:
         """What each model attends to in some validation examples, by default the first ones of some classes.

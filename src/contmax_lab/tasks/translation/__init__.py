@@ -39,8 +39,10 @@ class TranslationData:
         merges: merges of the byte-pair encoding, which is learned from the training pairs, both languages together.
         lowercase: write everything in lower case, also what is scored.
         max_length: training pairs with a sentence of more than this many pieces are left out.
+        any_length: train on as many pairs as max_length leaves, but drawn at random from all, by split: a control that
+            tells a lack of long sentences from a lack of data.
         held_out: share of the training pairs for validation, if there is no validation part.
-        split: seed of the choice of validation pairs, and of the choice by limit.
+        split: seed of the choice of validation pairs, and of the choices by limit and any_length.
         limit: take this many pairs of each part, for a quick try; 0 = all.
         cache: folder for the prepared data; by default .contmax beside the data.
     """
@@ -56,6 +58,7 @@ class TranslationData:
     merges: PositiveInt = 32000
     lowercase: bool = True
     max_length: PositiveInt = 100
+    any_length: bool = False
     held_out: OpenUnitInterval = 0.02
     split: int = 0
     limit: NonNegativeInt = 0

@@ -245,15 +245,18 @@ def load(data: TranslationData) -> Splits:
     chosen = {part: limited(len(rows[part]), data.limit, data.split) for part in PARTS}
     parts = {part: Pairs(*read.sides[part], rows[part])[chosen[part]] for part in PARTS}
     train = parts["train"]
-    short = torch.maximum(train.source.lengths, train.target.lengths) <= data.max_length
+    read_on = (torch.maximum(train.source.lengths, train.target.lengths) <= data.max_length).nonzero().flatten()
+    if data.any_length:
+        read_on = torch.as_tensor(shuffled(len(train), data.split)[: len(read_on)], dtype=torch.long)
+    train = train[read_on]
     info = {
         "pieces": read.pieces,
         "vocabulary": len(read.pieces),
         "texts": [*valid, *test],
         "prepared": str(read.folder),
-        "longest": int(train.source.lengths[short].max()) if short.any() else 0,
+        "longest": int(train.source.lengths.max()) if len(train) else 0,
     }
-    return Splits(train[short.nonzero().flatten()], parts["valid"], parts["test"], info)
+    return Splits(train, parts["valid"], parts["test"], info)
 
 
 def _prepared(data: TranslationData) -> Prepared:

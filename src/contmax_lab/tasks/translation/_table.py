@@ -1,5 +1,7 @@
 """The tables of translation: the paper's experiment on data that is to be had, and long sentences."""
 
+import dataclasses
+
 from contmax_lab.contract import Metric, Row, Table, seeds
 
 # Label → attention, α, the paper's BLEU.
@@ -89,15 +91,32 @@ TATOEBA = Table(
     notes=("Tatoeba De–En: 164,740 training pairs of 6.5 words in the mean.", *_NOTES),
 )
 
+# As much data as short sentences are, but of any length: tells what a lack of long ones does.
+_HALF = "a random half: "
+
+
+def _control(row: Row) -> Row:
+    against = "" if row.label == "Discrete softmax" else f"{_HALF}Discrete softmax"
+    overrides = (*row.overrides, "--data.any_length=true")
+    return dataclasses.replace(row, label=f"{_HALF}{row.label}", overrides=overrides, paper={}, against=against)
+
+
 LONG = Table(
     name="translation-long",
     title="Machine translation of sentences longer than in training, Multi30k De–En",
-    rows=_rows("short"),
-    repetitions=seeds(1),
-    metrics=(_METRICS[0], *_LENGTHS),
+    rows=(
+        *(
+            dataclasses.replace(row, against="" if row.label == "Discrete softmax" else "Discrete softmax")
+            for row in _rows("short")
+        ),
+        *map(_control, _rows("short", "Discrete softmax", "Disc. + cont. softmax", "Disc. + cont. sparsemax")),
+    ),
+    repetitions=seeds(3),
+    metrics=tuple(dataclasses.replace(metric, compared=True) for metric in (_METRICS[0], *_LENGTHS)),
     notes=(
         "Multi30k De–En, of which only training pairs of at most 14 pieces on both sides are read, about half of "
-        "them; words are those of the source sentence. One seed.",
+        "them; words are those of the source sentence. A random half: as many training pairs, drawn at random from "
+        "those of any length.",
         *_NOTES,
     ),
 )

@@ -77,9 +77,10 @@ def signatures() -> dict[str, str]:
 
 
 def differences(kept: Sequence[tuple[Cell, Mapping[str, str]]]) -> dict[str, Any]:
-    """BLEU of every row minus that of the first, in the mean over seeds, with paired bootstrap intervals.
+    """BLEU of every row minus that of the row that it is compared with, in the mean over seeds; bootstrap intervals.
 
-    Each of 1000 draws of test sentences is used for all seeds of both rows.
+    The row that it is compared with is the one that it names, or the first. Each of 1000 draws of test sentences is
+    used for all seeds of both rows.
 
     Args:
         kept: the cells of a table, with the file of translations of each.
@@ -87,23 +88,26 @@ def differences(kept: Sequence[tuple[Cell, Mapping[str, str]]]) -> dict[str, Any
     if importlib.util.find_spec("sacrebleu") is None:
         return {}
     by_row: dict[str, list[list[Line]]] = {}
+    named: dict[str, str] = {}
     for cell, texts in kept:
         if FILE in texts:
             by_row.setdefault(cell.row.label, []).append(read_lines(texts[FILE]))
+            named[cell.row.label] = cell.row.against
     if len(by_row) < 2 or len({len(lines) for runs in by_row.values() for lines in runs}) > 1:
         return {}
     bleu = _metrics()[0]
     drawn = {label: _resampled(bleu, runs) for label, runs in by_row.items()}
-    base, *others = drawn
-    rows = {label: _difference(drawn[label], drawn[base]) for label in others}
+    first, *_ = drawn
+    against = {label: named[label] if named[label] in drawn else first for label in drawn}
+    rows = {label: _difference(drawn[label], drawn[base]) for label, base in against.items() if label != base}
     signature = signatures()
     notes = [
-        f"{label} − {base.lower()}: {d['bleu']:+.2f} BLEU, 95 % of {_RESAMPLES} paired bootstrap draws of the test "
-        f"sentences within [{d['low']:+.2f}, {d['high']:+.2f}], p = {d['p']:.3f}."
+        f"{label} − {against[label].lower()}: {d['bleu']:+.2f} BLEU, 95 % of {_RESAMPLES} paired bootstrap draws of "
+        f"the test sentences within [{d['low']:+.2f}, {d['high']:+.2f}], p = {d['p']:.3f}."
         for label, d in rows.items()
     ]
     return {
-        "base": base,
+        "against": {label: against[label] for label in rows},
         "rows": rows,
         "resamples": _RESAMPLES,
         "signatures": signature,

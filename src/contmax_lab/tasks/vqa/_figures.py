@@ -135,9 +135,12 @@ def seen_images(runs: Sequence[TrainedRun], examples: Sequence[int] = (), part: 
     right = torch.stack([_right(run, part, range(count)) for run in looking])
     figures = []
     for title, wanted in _choices(right, [run.label for run in looking]):
-        chosen = wanted.nonzero().flatten()[:_EXAMPLES].tolist()
-        if chosen:
-            figures.append(overlay(title, _examples(looking, part, chosen)))
+        # Several questions are about one photo; the first of each photo is enough.
+        by_image: dict[str, int] = {}
+        for index in wanted.nonzero().flatten().tolist():
+            by_image.setdefault(asked.questions[index].image, index)
+        if by_image:
+            figures.append(overlay(title, _examples(looking, part, list(by_image.values())[:_EXAMPLES])))
     return figures
 
 

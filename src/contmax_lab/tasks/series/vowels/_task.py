@@ -5,7 +5,8 @@ from pathlib import Path
 import torch
 
 from contmax_lab.contract import Splits, attention_table, seedless
-from contmax_lab.data import Place, Utterances, japanese_vowels
+from contmax_lab.data import VOWELS as UTTERANCES
+from contmax_lab.data import Place, Recordings, packaged_series
 from contmax_lab.labelled import Label, OnInstalledData, Parts, Targets
 from contmax_lab.tasks.series._columns import Columns
 from contmax_lab.tasks.series._data import splits_of
@@ -29,14 +30,15 @@ VOWELS = attention_table(
 
 def load(data: VowelsData) -> Splits:
     """The published split."""
-    train, valid, test = (_series(part, data) for part in japanese_vowels(data.path, data.valid, data.split))
+    parts = packaged_series(UTTERANCES, data.path, data.split, data.valid)
+    train, valid, test = (_series(part, data) for part in parts)
     channels = train[0].values.shape[-1]
     columns = Columns("utterance", "frame", "speaker", tuple(f"coefficient {i + 1}" for i in range(channels)))
     targets = Targets.of([each.label for each in train], "class")
     return splits_of(Parts(train, valid, test, targets), columns)
 
 
-def _series(part: Utterances, data: VowelsData) -> list[OneSeries]:
+def _series(part: Recordings, data: VowelsData) -> list[OneSeries]:
     place = Place(data.path or Path("JapaneseVowels"))
     return [
         OneSeries(
@@ -45,7 +47,7 @@ def _series(part: Utterances, data: VowelsData) -> list[OneSeries]:
             series.double(),
             Label(f"speaker {speaker + 1}", place),
         )
-        for series, speaker in zip(part.series, part.speaker.tolist(), strict=True)
+        for series, speaker in zip(part.series, part.label.tolist(), strict=True)
     ]
 
 
