@@ -180,7 +180,7 @@ def test_adaptive_scales_without_positions_and_in_half_precision():
     x = torch.randn(2, 50, 16)
     assert torch.allclose(copy.deepcopy(attend).bfloat16()(x.bfloat16()).float(), attend(x), atol=0.05)
     assert attend(x, lengths=torch.tensor([50, 0])).isfinite().all()
-    with pytest.raises((ValueError, TypeError), match="adaptive|whilst typechecking parameter"):
+    with pytest.raises((ValueError, TypeError), match=r"adaptive|whilst typechecking parameter"):
         EntmaxAttention(16, 4, length_scale="adapt")
 
 

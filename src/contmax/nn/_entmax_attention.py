@@ -39,8 +39,8 @@ class EntmaxAttention(AlphaModule):
             last key.
         alibi: "half" gives the first half of the heads a penalty m_h = 1/h for distance, h = 1 … H/2, and the rest
             none; None gives no head a penalty.
-        length_scale: a factor λ on the queries, by the number n of keys that each of them may attend. True: λ_h(n) = δ_h
-            + β_h (ln n)^{γ_h}; the three are learned for each head and start at δ = 1, β = 0, γ = 1, which changes
+        length_scale: a factor λ on the queries, by the number n of keys that each of them may attend. True: λ_h(n) =
+            δ_h + β_h (ln n)^{γ_h}; the three are learned for each head and start at δ = 1, β = 0, γ = 1, which changes
             nothing. "adaptive" is that of ASEntmax: each head of each query x has its own λ_h(x, n) = 1 + β_h(x)
             ln(n + 1)^{γ_h(x)}, with β_h(x) = softplus(w·x + b) and γ_h(x) = 2 tanh(w′·x + b′), only in heads without a
             penalty for distance; in the others λ is 1. None leaves the queries as they are.

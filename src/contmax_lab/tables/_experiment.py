@@ -33,16 +33,13 @@ def run_experiment(experiment: Experiment, runs: Path, output: Path, budget_minu
     except Interrupted as error:
         stopped = error
     outcomes = list(experiment.outcomes(runs))
-    # The machine that trained most of the cells made the table.
-    origins = [results["provenance"] for _, results in outcomes]
-    origin = max(
-        origins, key=lambda found: sum(found["machine"] == other["machine"] for other in origins), default=None
-    )
+    # Cells say where and when they were trained; the table says it of the last one.
+    origins = sorted((results["provenance"] for _, results in outcomes), key=lambda origin: str(origin["date"]))
     content = {
         "table": table.name,
         "title": table.title,
         "command": shlex.join(["contmax", "reproduce", table.name]),
-        **(origin or provenance(("contmax", "torch", "triton", "numpy"))),
+        **(origins[-1] if origins else provenance(("contmax", "torch", "triton", "numpy"))),
         "notes": [*table.notes],
         **summarised(table, outcomes),
         "cells": [

@@ -173,7 +173,8 @@ def _recalled(
     inside = place % width - before.gather(1, pair)
     of_key, of_value = (_letters(words.gather(1, pair)) for words in (keys, values))
     text = torch.full_like(inside, SPACE)
-    for offset, symbol in enumerate((of_key[0], of_key[1], OF_PAIR, of_value[0], of_value[1])):
+    separator = torch.full_like(inside, OF_PAIR)
+    for offset, symbol in enumerate((*of_key, separator, *of_value)):
         text = torch.where(inside == offset, symbol, text)
     first, second = (
         torch.stack([torch.full_like(asked, OF_QUERY), *_letters(words.gather(1, asked))], -1).flatten(1)

@@ -16,7 +16,7 @@ _FACTORS = sorted({factor for problem in PROBLEMS.values() for factor in problem
 # Vasylenko et al. 2025, table 1, positions as here, exact match in per cent by multiple of the training length.
 # Quoted from others who print these figures beside their own; the paper itself could not be read here.
 _QUOTED = "published, quoted"
-_PUBLISHED = {
+_PUBLISHED: dict[str, dict[str, dict[float, float]]] = {
     "Softmax": {
         "sort": {1: 100, 2: 0, 4: 0, 8: 0},
         "reverse": {1: 100, 1.5: 36, 2: 0, 4: 0, 8: 0},
@@ -126,7 +126,7 @@ def draw(results: dict[str, Any], path: Path) -> None:
     """
     from matplotlib.figure import Figure as Picture
 
-    picture = Picture(figsize=(11, 3.4), layout="constrained")
+    picture = Picture(figsize=(12, 4.6), layout="constrained")
     ours = [row.label for row in LENGTHS.rows if not row.label.endswith(_LONGER)]
     for axes, problem in zip(picture.subplots(1, len(PROBLEMS)), PROBLEMS.values(), strict=True):
         for number, label in enumerate(ours):

@@ -131,7 +131,7 @@ class Network(nn.Module):
         self.norm = nn.Parameter(torch.zeros(width))
         self.logits = nn.Parameter(torch.empty(count, width))
         self.parts = Parts()
-        matrices = [self.symbols, self.logits]
+        matrices: list[Tensor] = [self.symbols, self.logits]
         for module in self.modules():
             if isinstance(module, nn.Linear):
                 matrices.append(module.weight)

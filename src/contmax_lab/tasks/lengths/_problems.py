@@ -49,7 +49,7 @@ class Problem:
 
 # Two letters of 256 make a word; beside the letters there are a space and two separators.
 LETTERS = 256
-PROBLEMS = {
+PROBLEMS: dict[str, Problem] = {
     problem.name: problem
     for problem in (
         Problem("sort", 2, 8, 256, 4e-4, 312_500, (1, 2, 4, 8), 256),

@@ -156,7 +156,7 @@ def _expected_seconds(done: Done, group: Sequence[Cell], device: torch.device) -
     tests = [results["test_seconds"] for cell, results in done.items() if cell.problem == group[0].problem]
     if not like:
         return 0.0
-    return sum(cell.steps for cell in group) / min(like) + len(group) * max(tests)
+    return float(sum(cell.steps for cell in group) / min(like) + len(group) * max(tests))
 
 
 def _trained(
@@ -172,7 +172,7 @@ def _trained(
     _say(f"{problem.name}: {', '.join(f'{c.kind} seed {c.seed} rate {c.rate:g}' for c in group)}; {steps} steps")
     places = sorted({max(1, round(steps * number / VALIDATIONS)) for number in range(1, VALIDATIONS + 1)})
     begun = last = time.monotonic()
-    taken = 0
+    taken, rates = 0, list[float]()
     for place in places:
         for _ in range(taken, place):
             for training, lane in zip(trainings, lanes, strict=True):
@@ -182,11 +182,11 @@ def _trained(
             with _on(lane):
                 training.validate()
         now = time.monotonic()
-        rate = len(group) * (place - taken) / (now - last)
-        _say(f"  step {place}, {rate:.0f} steps/s of all; " + "; ".join(_shown(t) for t in trainings))
-        # The first steps compile kernels, so that the rate of the last ones says how long the rest will take.
-        ahead = now + len(group) * (steps - place) / rate
-        if deadline is not None and taken and ahead > deadline:
+        rates.append(len(group) * (place - taken) / (now - last))
+        _say(f"  step {place}, {rates[-1]:.0f} steps/s of all; " + "; ".join(_shown(t) for t in trainings))
+        # Some steps compile kernels, at first and when α has risen: the fastest say how long the rest will take.
+        ahead = now + len(group) * (steps - place) / max(rates)
+        if deadline is not None and len(rates) > 2 and ahead > deadline:
             raise _out_of_time(done, f"these cells would take {ahead - now:.0f} s more, and are begun again")
         taken, last = place, now
     seconds = time.monotonic() - begun

@@ -80,6 +80,8 @@ class Training:
     def advance(self) -> None:
         """Take one step."""
         if self.rises and self.done == self.rise:
+            if self.device.type == "cuda":  # the graph that is dropped here must not be running
+                torch.cuda.current_stream(self.device).synchronize()
             for attention in self.network.attentions():
                 attention.alpha = self.kind.alpha
             self._take = self._recorded()
