@@ -132,10 +132,10 @@ def draw(results: dict[str, Any], path: Path) -> None:
         for number, label in enumerate(ours):
             cells = [c for c in results["cells"] if c["row"] == label and c["variant"].startswith(f"{problem.name}-")]
             _draw_row(axes, problem.factors, cells, label, f"C{number}")
-            published = _PUBLISHED.get(label, {}).get(problem.name, {})
-            axes.plot(
-                list(published), list(published.values()), "o", mfc="none", color=f"C{number}", clip_on=False, zorder=3
-            )
+            published = _PUBLISHED.get(label, {}).get(problem.name)
+            if published:
+                style = {"mfc": "none", "color": f"C{number}", "clip_on": False, "zorder": 3}
+                axes.plot(list(published), list(published.values()), "o", **style)
         axes.set_xscale("log", base=2)
         axes.set_ylim(-2, 102)
         axes.set_title(problem.name, fontsize="medium", loc="left")
@@ -153,9 +153,9 @@ def _draw_row(axes: Any, factors: Sequence[float], cells: Sequence[dict[str, Any
     shown = [(factor, values) for factor, values in shown if values]
     places = [factor for factor, _ in shown]
     axes.plot(places, [sum(values) / len(values) for _, values in shown], label=label, color=colour)
-    axes.fill_between(
-        places, [min(values) for _, values in shown], [max(values) for _, values in shown], color=colour, alpha=0.2
-    )
+    if places:
+        low, high = ([extreme(values) for _, values in shown] for extreme in (min, max))
+        axes.fill_between(places, low, high, color=colour, alpha=0.2)
 
 
 EXPERIMENT = Experiment(
