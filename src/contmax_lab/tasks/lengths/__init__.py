@@ -14,8 +14,8 @@ length 64 and tested on multiples of it. Every size below was read in their code
 
 * SSMax multiplies queries by β ln n, theirs by β ln(n + 1), where n is the number of keys that a query may attend.
 
-Layers, heads, widths, batches, learning rates, AdamW (0.9, 0.99) without decay, clipping at 1, the cosine, slopes of half
-of the heads, and lengths of the validation by which the authors choose are as there.
+Layers, heads, widths, batches, learning rates, AdamW (0.9, 0.99) without decay, clipping at 1, the cosine, slopes of
+half of the heads, and the lengths of the validation by which the authors choose are as there.
 
 Cells are trained several side by side, each on a stream and in a CUDA graph of its own, examples included: a step waits
 for nothing on the host. A cell is short, so that a slice of ten minutes finishes whole cells, and a file with one line

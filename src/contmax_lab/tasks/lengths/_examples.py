@@ -45,7 +45,7 @@ def mixed(x: Tensor) -> Tensor:
 
     Example:
         >>> mixed(torch.tensor([0, 1, 2])).tolist()
-        [0, 1753845952, 3507691905]
+        [0, 2261973619, 229111015]
     """
     x = x ^ (x >> 16)
     x = (x * 0x21F0AAAD) & _BITS
