@@ -131,7 +131,7 @@ def test_alpha_rises_with_the_learning_rate():
         training.advance()
         alphas.append(float(training.network.attentions()[0].alpha))
         rates.append(float(training._optimizer.param_groups[0]["lr"]) / 4e-4)
-    assert alphas == pytest.approx([1 + 0.5 * min(1, step / 6) for step in range(1, 9)])
+    assert alphas == pytest.approx([1.05 + 0.45 * min(1, step / 6) for step in range(1, 9)])
     assert rates[:6] == pytest.approx([step / 6 for step in range(1, 7)])
     assert rates[7] == pytest.approx(0.5 * (1 + math.cos(math.pi / 94)))
 

@@ -75,7 +75,7 @@ LENGTHS = Table(
         "with more exact matches, then less loss, on validation sequences of length 64. Weights are chosen in the same "
         "way among 20 points of the training, after α has risen. Chosen at a longer length: by exact matches at 256 "
         "symbols (sort, reverse), 512 (copy) or 1,024 (recall) instead, as the authors choose.",
-        "In rows with entmax α rises from 1 to 1.5 during the warm-up of the learning rate, in one row over half of "
+        "In rows with entmax α rises from 1.05 to 1.5 during the warm-up of the learning rate, in one row over half of "
         "the training; learned: each head learns its own between 1 and 2. Softmax scaled by log n (SSMax) and ASEntmax "
         "scale the queries of heads without positions. A step whose gradient is not finite is left out and counted.",
         "Published: as quoted by others, who trained again with one seed. It is there for orientation: twenty times "

@@ -70,7 +70,7 @@ class Kind(NamedTuple):
         alpha: at the end of the training; for a learned one, at its beginning.
         scale: of the queries: by the logarithm of the length, or that of ASEntmax.
         learned: whether each head learns its α.
-        rise: share of the training over which α rises from 1; None = over the warm-up.
+        rise: share of the training over which α rises from 1.05; None = over the warm-up.
     """
 
     label: str

@@ -16,6 +16,8 @@ from contmax_lab.tasks.lengths._problems import FIRST_SEED, KINDS, ONCE, Cell, P
 # A head's α is a sigmoid of one number: at the pace of weights it would stay where it begins.
 _PACE_OF_ALPHA = 30.0
 _LARGEST_NORM = 1.0
+# Where α begins to rise: nearly softmax.
+_FIRST_ALPHA = 1.05
 _BETAS = (0.9, 0.99)
 # Validations of a training, each on this many examples of each length.
 VALIDATIONS, VALIDATION_EXAMPLES = 20, 256
@@ -118,7 +120,7 @@ class Training:
         for group, pace in zip(self._optimizer.param_groups, self._paces, strict=True):
             group["lr"].copy_(pace * self.cell.rate * self.problem.rate * rate)
         if self.rises:
-            self._alpha.copy_(1 + (self.kind.alpha - 1) * ((step + 1) / self.rise).clamp(max=1))
+            self._alpha.copy_(_FIRST_ALPHA + (self.kind.alpha - _FIRST_ALPHA) * ((step + 1) / self.rise).clamp(max=1))
 
     # -- evaluations ---------------------------------------------------------------------------------------------------
 
