@@ -6,7 +6,7 @@ length 64 and tested on multiples of it. Every size below was read in their code
 * one twentieth of their steps by default (``--share 20``), the same for every row; warm-up has the share that it has
   there. Sort 15,625, Reverse 11,718, Copy 7,812, recall 19,531 steps of 128 examples.
 * weights and optimizer in float32, products in bfloat16 under autocast; theirs are bfloat16 throughout.
-* α rises from 1.05 to 1.5 during the warm-up in the rows with entmax: no key is out of reach before anything is learned.
+* α rises from 1.05 to 1.5 during the warm-up in rows with entmax: no key is out of reach before anything is learned.
 * a step whose gradient is not finite changes nothing, and is counted.
 * the recall problem draws its words anew for each example from all 65,536 of two letters; theirs has 10,000.
 * every row tries two learning rates, that of the authors and 2.5 times as much, with the first seed, and takes the
