@@ -12,6 +12,7 @@ Layers from top to bottom; each imports only what is below it, which import-lint
 ``demo``            every table that needs no data, in one report
 ``search``          optuna over a recipe
 ``tables``          `reproduce` trains what is missing of a `Table`: rows (variants of a recipe) × repetitions (seeds)
+                    `run_experiment`: a table whose cells are trained by code of its own
 ``report``          `sections` of runs, `write_page`: one HTML file with everything inside, light and dark
 ``workers``         trainings side by side: processes of this machine, or a Ray cluster
 ``registry``        what there is: `find_task`, `load_recipe`, `open_trained`; nothing else knows which tasks exist

@@ -21,7 +21,7 @@ from typing import Any
 
 from contmax_lab.bench import Figure, draw_gpt, draw_growth, share_table
 from contmax_lab.packages import version
-from contmax_lab.registry import find_table
+from contmax_lab.registry import experiments, table_named
 from contmax_lab.tables import summarised_again, write_results
 
 _ROOT = Path(__file__).parents[2]
@@ -49,11 +49,15 @@ def main() -> None:
         measured = _ROOT / f"{name}.json"
         if measured.is_file() and version("matplotlib"):
             draw(json.loads(measured.read_text(encoding="utf-8")), _ROOT / f"{name}.png")
+    for experiment in experiments():
+        measured = _ROOT / "results" / f"{experiment.table.name}.json"
+        if measured.is_file() and version("matplotlib"):
+            experiment.draw(json.loads(measured.read_text(encoding="utf-8")), measured.with_suffix(".png"))
 
 
 def resummarised(content: dict[str, Any]) -> dict[str, Any]:
     """A file of results with its means and differences made anew; one that is of no table stays as it is."""
-    return summarised_again(find_table(content["table"])[1], content) if "table" in content else content
+    return summarised_again(table_named(content["table"]), content) if "table" in content else content
 
 
 def pages() -> list[Path]:
@@ -80,7 +84,7 @@ def _rendered(file: str, title: str | None) -> str:
         suite = path.stem.removeprefix("gpu-")
         return f"Not measured yet: `python -m contmax_lab.bench {suite} --device cuda`, on a machine with a GPU."
     if not path.is_file() and title is None:
-        _, table = find_table(path.stem)
+        table = table_named(path.stem)
         data = " --data PATH" if table.needs_data else ""
         return f"Not measured yet: `contmax reproduce {table.name}{data}`."
     if not path.is_file():

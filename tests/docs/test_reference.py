@@ -8,7 +8,7 @@ import re
 import pytest
 from docs_pages import DOCS, PAGES, ROOT
 
-from contmax_lab.registry import find_task, task_names
+from contmax_lab.registry import experiments, find_task, task_names
 from test_api import MODULES
 
 API = sorted((DOCS / "api").glob("*.md"))
@@ -96,7 +96,8 @@ def test_a_symbol_has_a_name_and_a_test(name, path, test):
 def test_commands_of_the_pages_name_tables_that_exist():
     texts = [page.read_text(encoding="utf-8") for page in PAGES]
     named = {name for text in texts for name in re.findall(r"contmax reproduce ([a-z][\w-]*)", text)}
-    assert named <= {table.name for task in task_names() for table in find_task(task).tables()}
+    of_tasks = {table.name for task in task_names() for table in find_task(task).tables()}
+    assert named <= of_tasks | {experiment.table.name for experiment in experiments()}
     assert len(named) > 8
 
 

@@ -146,7 +146,9 @@ def test_pairs_and_scores(score):
     assert_never_matters(lambda values: module(values, scores=scores), given[:1], [seen], ALL)
 
 
-@pytest.mark.parametrize("options", [{}, {"alibi": "half"}, {"length_scale": True}, {"alpha": [1.0, 2.0]}])
+@pytest.mark.parametrize(
+    "options", [{}, {"alibi": "half"}, {"length_scale": True}, {"length_scale": "adaptive"}, {"alpha": [1.0, 2.0]}]
+)
 @pytest.mark.parametrize("form", ["mask", "pairs", "lengths", "causal lengths"])
 def test_entmax_attention(form, options):
     module = EntmaxAttention(WIDTH, 2, is_causal=form == "causal lengths", **options)

@@ -1,6 +1,7 @@
 """nn.EntmaxAttention: as torch's own module at α = 1, its options, and what it keeps."""
 
 import copy
+import math
 
 import pytest
 import torch
@@ -109,6 +110,80 @@ def test_queries_scale_with_the_logarithm_of_what_they_meet():
     assert (attend.length_scale.grad != 0).all()
 
 
+def asentmax(**options) -> EntmaxAttention:
+    """ASEntmax of four heads, the last two without positions, with scales that differ from query to query."""
+    attend = EntmaxAttention(8, 4, alibi="half", length_scale="adaptive", **options).double()
+    torch.nn.init.normal_(attend.scale_projection.weight)
+    return attend
+
+
+def by_formula(attend: EntmaxAttention, x: torch.Tensor, allowed: torch.Tensor) -> torch.Tensor:
+    """ASEntmax, query by query and head by head, as its authors write it; `allowed` is (Q, L)."""
+    query, key, value = (
+        getattr(attend, f"{name}_projection")(x).unflatten(-1, (4, 2)) for name in ("query", "key", "value")
+    )
+    raw = x @ attend.scale_projection.weight.T + attend.scale_projection.bias
+    output = torch.zeros_like(query)
+    for batch in range(len(x)):
+        for i in range(x.shape[1]):
+            n = int(allowed[i].sum())
+            for head, slope in enumerate((1.0, 0.5, 0.0, 0.0)):
+                scale = 1.0
+                if head >= 2:
+                    beta = (1 + raw[batch, i, head - 2].exp()).log()
+                    scale = 1 + beta * math.log(n + 1) ** (2 * torch.tanh(raw[batch, i, head]))
+                scores = scale * key[batch, :, head] @ query[batch, i, head] / 2**0.5
+                scores = scores - slope * (torch.arange(len(scores)) - i).abs()
+                weights = contmax.entmax(scores[allowed[i]], 1.5)
+                output[batch, i, head] = weights @ value[batch, allowed[i], head]
+    return attend.output_projection(output.flatten(2))
+
+
+@pytest.mark.parametrize("is_causal", [True, False])
+def test_adaptive_scales_are_those_of_the_formula(is_causal):
+    attend = asentmax(is_causal=is_causal)
+    x = torch.randn(2, 6, 8, dtype=F64, requires_grad=True)
+    mask = torch.tensor([True, True, False, True, True, False])
+    inputs = [x, *attend.scale_projection.parameters(), attend.query_projection.weight]
+    for given in (None, mask):
+        allowed = torch.ones(6, 6, dtype=torch.bool) if given is None else mask.expand(6, 6)
+        allowed = allowed.tril() if is_causal else allowed
+        got, expected = attend(x, mask=given), by_formula(attend, x, allowed)
+        assert torch.allclose(got, expected, atol=1e-12)
+        cotangent = torch.randn_like(got)
+        found = torch.autograd.grad(got, inputs, cotangent)
+        for grad, other in zip(found, torch.autograd.grad(expected, inputs, cotangent), strict=True):
+            assert (grad != 0).any()
+            assert torch.allclose(grad, other, atol=1e-11)
+
+
+def test_adaptive_scales_of_cached_queries_of_lengths_and_of_masks_per_head():
+    attend = asentmax(is_causal=True)
+    x = torch.randn(2, 9, 8, dtype=F64)
+    whole = attend(x)
+    assert torch.allclose(attend(x[:, 6:], x), whole[:, 6:], atol=1e-12)
+    assert torch.allclose(attend(x[:, 8:], x), whole[:, 8:], atol=1e-12)
+    lengths = torch.tensor([9, 4])
+    by_mask = attend(x, mask=torch.arange(9) < lengths[:, None])
+    assert torch.allclose(attend(x, lengths=lengths), by_mask, atol=1e-12)
+    of_heads = torch.ones(2, 4, 9, 9, dtype=torch.bool)
+    of_heads[:, 3, :, 5:] = False
+    alone = attend(x, mask=of_heads, need_weights=True)[1]
+    assert torch.allclose(alone[:, :3], attend(x, need_weights=True)[1][:, :3], atol=1e-12)
+    assert torch.allclose(alone[:, 3], attend(x, mask=torch.arange(9) < 5, need_weights=True)[1][:, 3], atol=1e-12)
+
+
+def test_adaptive_scales_without_positions_and_in_half_precision():
+    attend = EntmaxAttention(16, 4, length_scale="adaptive")
+    assert attend.scale_projection.out_features == 8
+    assert "length_scale='adaptive'" in repr(attend)
+    x = torch.randn(2, 50, 16)
+    assert torch.allclose(copy.deepcopy(attend).bfloat16()(x.bfloat16()).float(), attend(x), atol=0.05)
+    assert attend(x, lengths=torch.tensor([50, 0])).isfinite().all()
+    with pytest.raises((ValueError, TypeError), match=r"adaptive|whilst typechecking parameter"):
+        EntmaxAttention(16, 4, length_scale="adapt")
+
+
 def test_every_head_learns_its_alpha():
     attend = EntmaxAttention(16, 4, learnable=True)
     attend(torch.randn(2, 20, 16)).square().sum().backward()
@@ -168,8 +243,9 @@ def test_wrong_options_are_told(options, said):
 
 
 @pytest.mark.graph
-def test_compiles_and_exports():
-    attend = EntmaxAttention(16, 4, learnable=True, alibi="half", length_scale=True, is_causal=True)
+@pytest.mark.parametrize("length_scale", [True, "adaptive"])
+def test_compiles_and_exports(length_scale):
+    attend = EntmaxAttention(16, 4, learnable=True, alibi="half", length_scale=length_scale, is_causal=True)
     x = torch.randn(2, 9, 16)
     compiled = torch.compile(attend, fullgraph=True, backend="aot_eager_default_partitioner")
     assert torch.allclose(compiled(x), attend(x), atol=1e-5)

@@ -11,7 +11,10 @@ from contmax._typing import Bool, Float, Int
 from contmax.attention import entmax_attention
 from contmax.attention._arguments import checked_lengths
 from contmax.maps._threshold import power_on_support
-from contmax.nn._module import AlphaModule, check_values, split_heads
+from contmax.nn._module import AlphaModule, check_values, split_heads, wide_linear
+
+# γ of a query whose length scale is adaptive lies in (−2, 2).
+_LARGEST_POWER = 2.0
 
 
 class EntmaxAttention(AlphaModule):
@@ -36,9 +39,11 @@ class EntmaxAttention(AlphaModule):
             last key.
         alibi: "half" gives the first half of the heads a penalty m_h = 1/h for distance, h = 1 … H/2, and the rest
             none; None gives no head a penalty.
-        length_scale: True multiplies queries by λ_h(n) = δ_h + β_h (ln n)^{γ_h}, where n is the number of keys that the
-            query may attend. The three are learned for each head and start at δ = 1, β = 0, γ = 1, which changes
-            nothing. None leaves the queries as they are.
+        length_scale: a factor λ on the queries, by the number n of keys that each of them may attend. True: λ_h(n) =
+            δ_h + β_h (ln n)^{γ_h}; the three are learned for each head and start at δ = 1, β = 0, γ = 1, which changes
+            nothing. "adaptive" is that of ASEntmax: each head of each query x has its own λ_h(x, n) = 1 + β_h(x)
+            ln(n + 1)^{γ_h(x)}, with β_h(x) = softplus(w·x + b) and γ_h(x) = 2 tanh(w′·x + b′), only in heads without a
+            penalty for distance; in the others λ is 1. None leaves the queries as they are.
 
     Shape:
         query (B, Q, E), key (B, L, kdim), value (B, L, vdim), output (B, Q, E), weights (B, H, Q, L).
@@ -52,6 +57,9 @@ class EntmaxAttention(AlphaModule):
         >>> output, weights = attend(x, need_weights=True)
         >>> weights.shape
         torch.Size([2, 4, 50, 50])
+        >>> asentmax = contmax.nn.EntmaxAttention(16, 4, is_causal=True, alibi="half", length_scale="adaptive")
+        >>> asentmax.scale_projection  # two numbers for each of the two heads without a penalty
+        Linear(in_features=16, out_features=4, bias=True)
 
     References: Correia, Niculae & Martins 2019 (one α per head); Press et al. 2022 (ALiBi); Vasylenko et al. 2025
     (ASEntmax: scales that grow with the length, positions for half of the heads).
@@ -73,7 +81,7 @@ class EntmaxAttention(AlphaModule):
         dropout: float = 0.0,
         is_causal: bool = False,
         alibi: Literal["half"] | None = None,
-        length_scale: bool | None = None,
+        length_scale: bool | Literal["adaptive"] | None = None,
     ) -> None:
         if num_heads < 1 or embed_dim % num_heads:
             raise ValueError(f"embed_dim must be a multiple of num_heads; got {embed_dim} for {num_heads} heads.")
@@ -81,6 +89,8 @@ class EntmaxAttention(AlphaModule):
             raise ValueError(f"dropout is the share of weights that is dropped, in [0, 1); got {dropout}.")
         if alibi not in (None, "half"):
             raise ValueError(f'alibi must be "half" or None; got {alibi!r}.')
+        if length_scale not in (None, False, True, "adaptive"):
+            raise ValueError(f'length_scale must be True, "adaptive" or None; got {length_scale!r}.')
         super().__init__(alpha, learnable=learnable, num_heads=num_heads)
         self.embed_dim, self.num_heads, self.is_causal, self.alibi = embed_dim, num_heads, is_causal, alibi
         self.kdim = embed_dim if kdim is None else kdim
@@ -92,7 +102,9 @@ class EntmaxAttention(AlphaModule):
         self.output_projection = torch.nn.Linear(embed_dim, embed_dim, bias=bias)
         self.register_buffer("slopes", _slopes(num_heads) if alibi == "half" else None, persistent=False)
         start = torch.tensor([1.0, 0.0, 1.0]).repeat(num_heads, 1)
-        self.length_scale = torch.nn.Parameter(start) if length_scale else None
+        self.length_scale = torch.nn.Parameter(start) if length_scale is True else None
+        adaptive = num_heads if alibi is None else num_heads - num_heads // 2
+        self.scale_projection = torch.nn.Linear(embed_dim, 2 * adaptive) if length_scale == "adaptive" else None
 
     def reset_parameters(self) -> None:
         """Reset α, the slopes and the scales; the linear maps have their own `reset_parameters`."""
@@ -136,8 +148,10 @@ class EntmaxAttention(AlphaModule):
             compared = torch.where(seen, compared, 0)
             averaged = compared if value is None else torch.where(seen, value, 0)
         heads = split_heads(self.query_projection(query), self.num_heads)
-        if self.length_scale is not None:
-            heads = heads * self._scale(query.shape[1], compared.shape[1], mask, lengths).to(heads.dtype)
+        if self.length_scale is not None or self.scale_projection is not None:
+            count = self._count(query, compared.shape[1], mask, lengths)
+            scale = self._constant_scale(count) if self.scale_projection is None else self._adaptive_scale(query, count)
+            heads = heads * scale.to(heads.dtype)
         attended = entmax_attention(
             heads,
             split_heads(self.key_projection(compared), self.num_heads),
@@ -176,22 +190,40 @@ class EntmaxAttention(AlphaModule):
         steps = torch.arange(keys - 1, -max(queries, 1), -1, device=self.slopes.device)
         return -self.slopes[:, None, None] * steps.abs()
 
-    def _scale(self, queries: int, keys: int, mask: Tensor | None, lengths: Tensor | None) -> Tensor:
-        """λ_h(n) = δ + β (ln n)^γ of queries that may attend n keys, broadcastable to (B, H, Q, 1)."""
-        assert self.length_scale is not None
-        delta, beta, gamma = (x[:, None, None] for x in self.length_scale.unbind(-1))
-        own = torch.arange(keys - queries, keys, device=delta.device).unsqueeze(-1) + 1
+    def _count(self, query: Tensor, keys: int, mask: Tensor | None, lengths: Tensor | None) -> Tensor:
+        """How many keys n each query may attend, broadcastable to (B, H, Q, 1)."""
+        queries = query.shape[1]
+        own = torch.arange(keys - queries, keys, device=query.device).unsqueeze(-1) + 1
         count = own.new_full((1,), keys) if lengths is None else lengths[:, None, None, None]
         count = torch.minimum(own, count) if self.is_causal else count
         if mask is not None:
-            count = (mask & (torch.arange(keys, device=delta.device) < count)).sum(-1, keepdim=True)
+            count = (mask & (torch.arange(keys, device=query.device) < count)).sum(-1, keepdim=True)
+        return count.clamp(min=0)
+
+    def _constant_scale(self, count: Tensor) -> Tensor:
+        """λ_h(n) = δ_h + β_h (ln n)^γ_h, broadcastable to (B, H, Q, 1)."""
+        assert self.length_scale is not None
+        delta, beta, gamma = (x[:, None, None] for x in self.length_scale.unbind(-1))
         log_n = torch.log(count.clamp(min=1).to(delta.dtype))
         # At ln n = 0 the power is 0 here for every γ, with derivative 0; torch's 0^γ is 1 or infinite for γ ≤ 0.
         return delta + beta * power_on_support(log_n, gamma)
 
+    def _adaptive_scale(self, query: Tensor, count: Tensor) -> Tensor:
+        """λ_h(x, n) = 1 + β_h(x) ln(n + 1)^γ_h(x) in the heads without a penalty, 1 in the others: (B, H, Q, 1)."""
+        assert self.scale_projection is not None
+        beta, gamma = wide_linear(self.scale_projection, query).mT.unsqueeze(-1).chunk(2, 1)
+        free = beta.shape[1]
+        if count.dim() == 4 and count.shape[1] > 1:  # a mask of its own for each head
+            count = count[:, -free:]
+        # ln(n + 1) as in the authors' code, since ln n is 0 for n = 1, where a negative power of it is infinite.
+        power = power_on_support(torch.log1p(count.to(beta.dtype)), _LARGEST_POWER * torch.tanh(gamma))
+        scale = 1 + torch.nn.functional.softplus(beta) * power
+        return torch.cat([torch.ones_like(scale[:, :1]).expand(-1, self.num_heads - free, -1, -1), scale], 1)
+
     def extra_repr(self) -> str:
         """The text of `repr` between the parentheses."""
-        return f"{super().extra_repr()}, length_scale={self.length_scale is not None}"
+        shown = self.length_scale is not None if self.scale_projection is None else "'adaptive'"
+        return f"{super().extra_repr()}, length_scale={shown}"
 
 
 def _slopes(num_heads: int) -> Tensor:

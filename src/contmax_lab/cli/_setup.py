@@ -86,7 +86,7 @@ def data(options: argparse.Namespace) -> None:
 
 def _list(options: argparse.Namespace) -> None:
     from contmax_lab.recipes import task_recipe, variant_names
-    from contmax_lab.registry import installed_task, task_names
+    from contmax_lab.registry import experiments, installed_task, task_names
 
     for name in task_names():
         task = installed_task(name)
@@ -95,6 +95,8 @@ def _list(options: argparse.Namespace) -> None:
         print("  recipes: " + ", ".join([f"{name}/{variant}" for variant in variants] or [name]))
         for table in task.tables():
             print(f"  table {table.name}: {table.title}")
+    for experiment in experiments():
+        print(f"table {experiment.table.name}: {experiment.table.title}")
 
 
 def _prepare(options: argparse.Namespace) -> None:

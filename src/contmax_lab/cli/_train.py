@@ -207,20 +207,28 @@ def reproduce(options: argparse.Namespace) -> None:
     --training.epochs 1. Trainings that run at the same time on one GPU take turns, unless NVIDIA's service for sharing
     it runs: nvidia-cuda-mps-control -d. To use several machines pass --ray ADDRESS; docs/many-machines.md shows how.
     """
-    from contmax_lab.registry import find_table
-    from contmax_lab.tables import Reproduction, reproduce
+    from contmax_lab.registry import find_experiment, find_table
+    from contmax_lab.tables import Reproduction, reproduce, run_experiment
 
+    output = options.output or Path("results") / f"{options.table}.json"
+    runs = options.runs or Path("runs") / "reproduce" / options.table
+    if options.budget_minutes < 0:
+        raise UsageError(f"--budget-minutes must be at least 0 (no limit); got {options.budget_minutes:g}")
+    experiment = find_experiment(options.table)
+    if experiment is not None:
+        refused = [*(["--data"] if options.data else []), *options.overrides]
+        if refused:
+            raise UsageError(f"{refused[0]}: the table {options.table} is trained by code of its own; leave it out")
+        print(run_experiment(experiment, runs, output, options.budget_minutes))
+        print(f"stored in {output}")
+        return
     task, table = find_table(options.table, options.task)
     if table.needs_data and options.data is None:
         raise UsageError(f"the table {table.name} needs --data PATH")
     if options.data is not None and not options.data.exists():
         raise UsageError(f"--data {options.data}: no such file or folder")
-    if options.budget_minutes < 0:
-        raise UsageError(f"--budget-minutes must be at least 0 (no limit); got {options.budget_minutes:g}")
     workers = chosen_workers(options)
     overrides = [*([f"--data.path={options.data}"] if options.data else []), *options.overrides]
-    output = options.output or Path("results") / f"{table.name}.json"
-    runs = options.runs or Path("runs") / "reproduce" / table.name
     print(reproduce(Reproduction(task, table, runs, output, overrides, workers, options.budget_minutes)))
     print(f"stored in {output}")
 

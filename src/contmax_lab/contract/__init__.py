@@ -4,6 +4,7 @@ The helpers are `data`, `files`, `drawing`, `attention`, `packages`, `provenance
 imported here: neither torch nor matplotlib.
 """
 
+from contmax_lab.contract._experiment import Experiment as Experiment
 from contmax_lab.contract._shown import Figure as Figure
 from contmax_lab.contract._shown import Look as Look
 from contmax_lab.contract._shown import Prediction as Prediction

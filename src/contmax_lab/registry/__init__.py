@@ -1,5 +1,8 @@
 """What there is: tasks, their recipes and tables. Nothing else knows which tasks exist."""
 
+from contmax_lab.registry._experiments import experiments as experiments
+from contmax_lab.registry._experiments import find_experiment as find_experiment
+from contmax_lab.registry._experiments import table_named as table_named
 from contmax_lab.registry._recipes import find_recipe as find_recipe
 from contmax_lab.registry._recipes import load_recipe as load_recipe
 from contmax_lab.registry._recipes import recipe_help as recipe_help

@@ -1,5 +1,6 @@
 """Tables of results: many trainings become one file and one text. What a table is, `contmax_lab.contract` says."""
 
+from contmax_lab.tables._experiment import run_experiment as run_experiment
 from contmax_lab.tables._findings import findings as findings
 from contmax_lab.tables._outcome import as_lines as as_lines
 from contmax_lab.tables._outcome import as_text as as_text
