@@ -251,6 +251,7 @@ def load(data: TranslationData) -> Splits:
         "vocabulary": len(read.pieces),
         "texts": [*valid, *test],
         "prepared": str(read.folder),
+        "of_sentences": {"lowercase": bool(data.lowercase)},
         "longest": int(train.source.lengths[short].max()) if short.any() else 0,
     }
     return Splits(train[short.nonzero().flatten()], parts["valid"], parts["test"], info)
