@@ -6,10 +6,11 @@ import re
 import sys
 from collections.abc import Sequence
 
+from contmax_lab.cli._doctor import doctor
 from contmax_lab.cli._look import explore, export, report
 from contmax_lab.cli._options import Argument, Command
 from contmax_lab.cli._predict import predict
-from contmax_lab.cli._setup import data, doctor, new_task
+from contmax_lab.cli._setup import data, new_task
 from contmax_lab.cli._train import demo, evaluate, reproduce, search, train
 from contmax_lab.errors import LabError, UsageError, nearest
 from contmax_lab.packages import distribution, version

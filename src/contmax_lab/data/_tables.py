@@ -143,11 +143,12 @@ def read_table(path: Path, columns: Sequence[str] = ()) -> Iterator[TableRow]:
         yield row
 
 
-def read_rows(path: Path, columns: Sequence[str] = ()) -> Iterator[TableRow | BrokenRow]:
+def read_rows(path: Path, columns: Sequence[str] = (), way: str = "") -> Iterator[TableRow | BrokenRow]:
     """`read_table` that goes on after a row which cannot be read.
 
     Args:
         path, columns: as `read_table` takes them.
+        way: what to do where a header has no such column, for the message.
 
     Raises:
         LabError: if the file as a whole cannot be read, or a column is missing.
@@ -158,7 +159,8 @@ def read_rows(path: Path, columns: Sequence[str] = ()) -> Iterator[TableRow | Br
         raise LabError(f"{path}: the name must end in {', '.join(TABLE_SUFFIXES)}, with or without .gz")
     empty = True
     with _opened(path, "a table") as file:
-        rows = _json_rows(path, file, columns) if kind in (".jsonl", ".ndjson") else _rows(path, file, kind, columns)
+        is_json = kind in (".jsonl", ".ndjson")
+        rows = _json_rows(path, file, columns) if is_json else _rows(path, file, kind, columns, way)
         for row in rows:
             empty = False
             yield row
@@ -272,7 +274,9 @@ class _Lines:
             raise _UnreadableLine(place, f"{byte}; convert the file, e.g. iconv -f latin1 -t utf-8") from None
 
 
-def _rows(path: Path, file: IO[bytes], kind: str, columns: Sequence[str]) -> Iterator[TableRow | BrokenRow]:
+def _rows(
+    path: Path, file: IO[bytes], kind: str, columns: Sequence[str], way: str = ""
+) -> Iterator[TableRow | BrokenRow]:
     lines = _Lines(path, file)
     first = next(lines, "")
     if not first.strip():
@@ -302,7 +306,7 @@ def _rows(path: Path, file: IO[bytes], kind: str, columns: Sequence[str]) -> Ite
             yield BrokenRow(place, told)
             continue
         if header is None:
-            header = _header(place, fields, columns)
+            header = _header(place, fields, columns, way)
         elif any(field.strip() for field in fields):
             if len(fields) != len(header):
                 yield BrokenRow(place, f"{len(fields)} fields where the header has {len(header)}")
@@ -310,11 +314,11 @@ def _rows(path: Path, file: IO[bytes], kind: str, columns: Sequence[str]) -> Ite
                 yield TableRow(place, dict(zip(header, fields, strict=True)))
 
 
-def _header(place: Place, fields: Sequence[str], columns: Sequence[str]) -> list[str]:
+def _header(place: Place, fields: Sequence[str], columns: Sequence[str], way: str) -> list[str]:
     header = [name.strip() for name in fields]
     missing = [name for name in columns if name not in header]
     if missing:
-        raise place.problem(f"no column {', '.join(missing)} among {', '.join(map(_short, header[:20]))}")
+        raise place.problem(f"no column {', '.join(missing)} among {', '.join(map(_short, header[:20]))}{way}")
     twice = [name for name in dict.fromkeys(header) if header.count(name) > 1]
     if twice:
         raise place.problem(f"two columns are called {_short(twice[0])}")

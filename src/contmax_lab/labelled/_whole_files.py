@@ -48,7 +48,7 @@ def table_inputs(
         keep: further columns that name an input.
         read: row → input; raises a LabError where it cannot be read.
     """
-    for row in read_rows(path, [column, *keep]):
+    for row in read_rows(path, [column, *keep], "; name the column of the inputs by --column"):
         if isinstance(row, BrokenRow):
             yield Input({"line": row.place.line}, problem=f"line {row.place.line}: {row.text}")
             continue

@@ -42,6 +42,12 @@ def kernel(**options: Any) -> Callable[[Callable[..., None]], Any]:
     return compile_lazily
 
 
+def kept(compiled: Any) -> tuple[str | None, bool]:
+    """The folder that a kernel is cached in, None where there is none, and whether code of today's sources is in it."""
+    cache = compiled._cache
+    return cache.cache_path, isinstance(cache, _CacheByDigest) and bool(cache._cache_file._load_index())
+
+
 class _TemporaryFolder(UserWideCacheLocator):  # type: ignore[misc]
     """A folder among the temporary files that nobody else can write: cached code is executed."""
 
