@@ -14,7 +14,7 @@ import tempfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import safetensors
 import yaml
@@ -57,6 +57,34 @@ def write_atomically(path: Path, content: bytes) -> None:
         raise CannotWrite(
             f"cannot write {path}: {error.strerror or error}; what was saved before is untouched. {way}"
         ) from None
+
+
+@contextlib.contextmanager
+def written_aside(path: Path) -> Iterator[IO[str]]:
+    """A text file that is written piece by piece, and takes its name when it is done; its folder is made.
+
+    Where a `LabError` stops it, what is written so far takes the name too; any other end leaves nothing behind.
+
+    Raises:
+        CannotWrite: if the disk is full or the folder cannot be written.
+    """
+    aside = path.with_name(f".{path.name}.partial")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # Names of files that are not UTF-8 come out as they are.
+        with aside.open("w", encoding="utf-8", errors="surrogateescape", newline="") as file:
+            try:
+                yield file
+            except LabError:
+                file.close()
+                os.replace(aside, path)
+                raise
+        os.replace(aside, path)
+    except OSError as error:
+        raise CannotWrite(f"cannot write {path}: {error.strerror or error}; pass another name") from None
+    finally:
+        with contextlib.suppress(OSError):
+            aside.unlink()
 
 
 def make_folder(folder: Path) -> Path:

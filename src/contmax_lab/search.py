@@ -188,7 +188,8 @@ def search(job: Search) -> optuna.trial.FrozenTrial:
     recipe = job.source.recipe(job.overrides)
     if not recipe.search:
         raise UsageError(
-            f"{job.source.origin} has no section search; add e.g. search: {{training.learning_rate: [0.001, 0.002]}}"
+            f"{job.source.origin} has no section search, which says what to try; pass e.g. "
+            """--search '{"training.learning_rate": [0.001, 0.002]}'"""
         )
     for key, space in recipe.search.items():
         _check_space(key, space)

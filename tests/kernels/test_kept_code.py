@@ -75,3 +75,31 @@ def test_numbers_that_are_not_one_after_the_other_need_no_code_of_their_own():
     before = use(torch.full((4,), 1.5))
     assert use(torch.tensor([1.5]).expand(4)) == before
     assert use(torch.full((8,), 1.5)[::2]) == before
+
+
+def test_without_a_folder_of_the_package_or_the_user_code_is_kept_among_the_temporary_files(tmp_path, monkeypatch):
+    assert _compiled._Cached._locator_classes[-1] is _compiled._TemporaryFolder
+    monkeypatch.setattr(_compiled._Cached, "_locator_classes", (_compiled._TemporaryFolder,))
+    monkeypatch.setattr(_compiled.tempfile, "tempdir", str(tmp_path))
+    hits = []
+    for _ in range(2):
+        kernel = _compiled.kernel()(_do_nothing)
+        kernel(0, 0)
+        hits.append(sum(kernel.stats.cache_hits.values()))
+    assert hits == [0, 1]
+    (root,) = tmp_path.iterdir()
+    assert _compiled.kept(kernel) == (str(next(root.iterdir())), True)
+    # What others can write is not executed.
+    root.chmod(0o777)
+    assert _compiled.kept(_compiled.kernel()(_do_nothing)) == (None, False)
+
+
+def test_a_full_disk_costs_no_result(tmp_path, monkeypatch):
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
+    kernel = _compiled.kernel()(_do_nothing)
+
+    def full(*arguments):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(type(kernel._cache._cache_file), "save", full)
+    assert kernel(0, 0) is None

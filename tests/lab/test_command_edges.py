@@ -250,3 +250,21 @@ def test_a_search_that_cannot_write_blames_no_trial(contmax, config, tmp_path):
     code, printed, _ = contmax(*arguments)
     assert code == 0
     assert "number 1" in printed
+
+
+def test_a_missing_file_is_named_before_the_run_that_is_there(contmax, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "reviews.csv").write_text("text,label\n" + "good film,yes\nbad film,no\n" * 20)
+    code, out, _ = contmax("train", "texts", "--data.train", "reviews.csv", "--training.epochs", 1)
+    # The only epoch was the best.
+    advice = out.splitlines()[-1]
+    assert code == 0
+    assert advice.endswith("contmax train texts --data.train=reviews.csv --training.epochs 2 --resume")
+    code, out, _ = contmax(*advice.partition("contmax ")[2].split())
+    assert (code, "goes on after epoch 1, now up to epoch 2" in out) == (0, True)
+    for command in (["train", "texts"], ["data", "check", "images"], ["search", "series"]):
+        code, _, errors = contmax(*command, "--data.train", "review.csv")
+        assert code == 1
+        assert errors == [
+            "contmax: --data.train review.csv: there is no such file or folder; did you mean reviews.csv?"
+        ]

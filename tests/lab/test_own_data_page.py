@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from own_data import TELLING, pictures, reviews, sensors
+from sentences import pairs
 
 PAGE = Path(__file__).parents[2] / "docs" / "your-own-data.md"
 RUNS = {"texts": "A superb day in town.", "series": "new.csv", "images": "new.png"}
@@ -32,6 +33,10 @@ def write_data(folder):
     own = [line.rpartition(",")[0] for line in lines if line.startswith(("machine,", "4,"))]
     (folder / "new.csv").write_text("\n".join(own))
     pictures(folder / "pictures", count=6)
+    reviews(folder / "more.csv", count=4)
+    sensors(folder / "more-sensors.csv", count=3)
+    (folder / "pairs.tsv").write_text("".join(f"{source}\t{target}\n" for source, target in pairs(60, 0)))
+    (folder / "sentences.txt").write_text("eins zwei.\nzwei eins.\n")
     (folder / "new.png").write_bytes((folder / "pictures" / "disc" / "0.png").read_bytes())
     with gzip.open(folder / "vectors.txt.gz", "wt", encoding="utf-8") as file:
         for number, word in enumerate([word for words in TELLING.values() for word in words]):
@@ -51,24 +56,38 @@ def inside(here, monkeypatch):
     return here
 
 
-@pytest.mark.usefixtures("sketched")
+@pytest.mark.usefixtures("sketched", "trained_here")
 def test_every_command_of_the_page_works(inside, contmax):
     said = {}
     for line in commands():
         _, command, *words = shlex.split(line)
         # So little is enough to see that it works.
         epochs = 3 if "--resume" in words else 2
-        quick = {"train": [f"--training.epochs={epochs}", "--model.hidden_dim=8"], "report": ["--examples", "1"]}.get(
-            command, []
-        )
+        of_words = [f"--model.{part}_dim=8" for part in ("embedding", "encoder", "decoder")]
+        small = of_words if "translation/own" in words else ["--model.hidden_dim=8"]
+        quick = {
+            "train": [f"--training.epochs={epochs}", *small],
+            "report": ["--examples", "1"],
+            "search": ["--training.epochs=1"],
+        }.get(command, [])
         code, printed, errors = contmax(command, *words, *quick)
-        assert (code, errors) == (0, []), line
+        assert (code, errors if command != "search" else []) == (0, []), line
         said[command] = [*said.get(command, []), printed]
     assert {name: len(answers) for name, answers in said.items()} == {
-        "train": 7, "predict": 4, "report": 4, "data": 2, "export": 1,
+        "train": 8, "predict": 9, "report": 4, "data": 2, "export": 1, "search": 1,
     }  # fmt: skip
     assert all("stored in runs/" in answer for answer in said["train"])
-    assert all("attended" in answer for answer in said["predict"])
+    written = {"translations.csv": 2, "answers.csv": 4, "answers.jsonl": 3, "images.csv": 12}
+    for answer in said["predict"]:
+        assert "attended" in answer or any(f"answers in {name}" in answer for name in written) or "\n\n" in answer
+    for name, count in written.items():
+        lines = Path(name).read_text().splitlines()
+        assert len(lines) >= count + (not name.endswith("l"))
+        assert "translation" in lines[0] or ('"p(ok)"' if name.endswith("l") else "probability,p(") in lines[0]
+    assert (
+        "train with its settings: contmax train texts/continuous-sparsemax --data.train=reviews.csv"
+        in said["search"][0]
+    )
     checked, of_texts = said["data"]
     assert of_texts == "train 108, valid 12, test 0 examples\nclasses: 1, 3, 5\nvocabulary: 27\n"
     assert checked.startswith(

@@ -6,9 +6,11 @@ import re
 import sys
 from collections.abc import Sequence
 
-from contmax_lab.cli._look import explore, export, predict, report
+from contmax_lab.cli._doctor import doctor
+from contmax_lab.cli._look import explore, export, report
 from contmax_lab.cli._options import Argument, Command
-from contmax_lab.cli._setup import data, doctor, new_task
+from contmax_lab.cli._predict import predict
+from contmax_lab.cli._setup import data, new_task
 from contmax_lab.cli._train import demo, evaluate, reproduce, search, train
 from contmax_lab.errors import LabError, UsageError, nearest
 from contmax_lab.packages import distribution, version
@@ -21,6 +23,7 @@ first steps:
   contmax doctor                                     what this machine can do
   contmax demo                                       a report in a few minutes, no data needed
   contmax predict "A film to remember."              a model that comes with the package
+  contmax predict RUN new.csv --into answers.csv     all inputs of a file
   contmax explore                                    densities, scores and models, live in your browser
   contmax train texts --data.train reviews.csv --data.text review --data.label stars    your own texts
   contmax train series --data.train sensors.csv      your own series: id, time, channels …, label

@@ -1,11 +1,13 @@
 """What a subcommand is, options that several of them share, and how results look in a terminal."""
 
 import argparse
+import contextlib
 import os
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from contmax_lab.errors import UsageError
+from contmax_lab.errors import LabError, UsageError, nearest
 
 if TYPE_CHECKING:
     from contmax_lab.workers import Workers
@@ -97,6 +99,27 @@ def chosen_workers(options: argparse.Namespace) -> "Workers":
 def on_main_process() -> bool:
     """Whether this is the first of the processes that torchrun started, the only one that prints."""
     return os.environ.get("RANK", "0") == "0"
+
+
+def require_files(data: Any) -> None:
+    """Raise an error if a file that the settings name is not there.
+
+    It is said before anything else, such as that a folder holds a run already.
+
+    Args:
+        data: the section data of a recipe.
+    """
+    for name in ("train", "validation", "valid", "test", "labels", "vectors"):
+        path = getattr(data, name, None)
+        if not isinstance(path, Path) or path.exists():
+            continue
+        with contextlib.suppress(OSError, ValueError):
+            others = [other.name for other in path.parent.iterdir()]
+            # A pair of files for translation is named by what their names have in common.
+            if any(other.startswith(f"{path.name}.") for other in others):
+                continue
+            raise LabError(f"--data.{name} {path}: there is no such file or folder{nearest(path.name, others)}")
+        raise LabError(f"--data.{name} {path}: there is no such file or folder")
 
 
 def metrics_line(split: str, metrics: Mapping[str, Any]) -> str:

@@ -3,6 +3,8 @@
 import argparse
 import json
 import os
+import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from contmax_lab.cli._options import (
     command,
     metrics_line,
     on_main_process,
+    require_files,
 )
 from contmax_lab.errors import UsageError
 from contmax_lab.launchers import start_missing_processes
@@ -74,6 +77,7 @@ def train(options: argparse.Namespace) -> None:
     at_least(options, limit=1)
     limit = [] if options.limit is None else [f"--data.limit={options.limit}"]
     recipe = source.recipe([*options.overrides, *limit])
+    require_files(recipe.data)
     from contmax_lab.runs import Run
     from contmax_lab.training import extension_note, train
 
@@ -94,6 +98,24 @@ def train(options: argparse.Namespace) -> None:
     if options.test and results["test"] is None:
         print("test  there are no test examples")
     print(f"stored in {folder}")
+    if advice := _more_epochs(results, recipe.training, options.command_line):
+        print(advice)
+
+
+def _more_epochs(results: dict[str, Any], training: Any, words: Sequence[str]) -> str:
+    """Advice for a training whose last evaluation was its best, with the command that makes it longer; or nothing.
+
+    Args:
+        results: of the training.
+        training: its section of the recipe.
+        words: of the command line.
+    """
+    if results["best_epoch"] < results["epochs"] or results["epochs"] < training.epochs:
+        return ""
+    # The new number of epochs replaces an earlier one.
+    words = [word for word in words if word != "--resume" and not word.startswith("--training.epochs=")]
+    command = shlex.join(["contmax", *words, "--training.epochs", str(2 * results["epochs"]), "--resume"])
+    return f"the last epoch was the best, so that more epochs may be better still: {command}"
 
 
 @command(
@@ -131,7 +153,11 @@ def evaluate(options: argparse.Namespace) -> None:
 
 @command(
     "search for better settings of a recipe (hyper-parameters)",
-    ("contmax search intervals/parabola --data.path weather.csv --trials 50",),
+    (
+        "contmax search texts --data.train reviews.csv --data.text review --data.label stars",
+        "contmax search intervals/parabola --data.path weather.csv --trials 50",
+        "contmax search series --data.train sensors.csv --search '{\"model.functions\": [12, 24, 48]}'",
+    ),
     [
         Argument("recipe", metavar="RECIPE", nargs="?", help="a YAML file, TASK, or TASK/VARIANT"),
         VARIANT,
@@ -152,8 +178,9 @@ def search(options: argparse.Namespace) -> None:
     """Search for better settings (hyper-parameters) of a recipe.
 
     The section `search` of the recipe lists what to try: a list of values, or {low: …, high: …, log: true} for a range.
-    Trials are judged on the validation examples; the test examples are not touched. All trials are kept in an SQLite
-    file; after an interruption, the same command continues, including trials that were not finished. With --over
+    The recipes of texts, series and images, which take your own data, have one; --search '{"KEY": [VALUE, …]}' replaces
+    it. Trials are judged on the validation examples; the test examples are not touched. All trials are kept in an
+    SQLite file; after an interruption, the same command continues, including trials that were not finished. With --over
     KEY=VALUE,… a trial is trained once for each value and judged by the mean: --over data.split=0,1,2 where validation
     examples are few. Several commands, on any machines, share a search if they have the same --storage and --runs; or
     one command trains on a Ray cluster. docs/many-machines.md shows how.
@@ -165,6 +192,7 @@ def search(options: argparse.Namespace) -> None:
     require("optuna", "contmax search")
     source = find_recipe(options.recipe, options.variant)
     recipe = source.recipe(options.overrides)
+    require_files(recipe.data)
     from contmax_lab.search import Search, search, trial_folder
 
     runs = options.runs or Path("runs") / "search" / recipe.task.name / source.name
@@ -179,7 +207,8 @@ def search(options: argparse.Namespace) -> None:
     best = search(Search(source, tuple(options.overrides), runs, storage, options.trials, over, workers))
     goal = f"{recipe.training.monitor} {best.value:.6g}"
     print(f"best trial, number {best.number}: {goal}, in {trial_folder(runs, best)}")
-    print(" ".join(f"--{key} {value}" for key, value in best.params.items()))
+    chosen = [word for key, value in best.params.items() for word in (f"--{key}", str(value))]
+    print("train with its settings: " + shlex.join(["contmax", "train", source.origin, *options.overrides, *chosen]))
 
 
 @command(

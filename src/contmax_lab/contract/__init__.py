@@ -6,6 +6,7 @@ imported here: neither torch nor matplotlib.
 
 from contmax_lab.contract._experiment import Experiment as Experiment
 from contmax_lab.contract._shown import Figure as Figure
+from contmax_lab.contract._shown import FileAnswer as FileAnswer
 from contmax_lab.contract._shown import Look as Look
 from contmax_lab.contract._shown import Prediction as Prediction
 from contmax_lab.contract._shown import Section as Section

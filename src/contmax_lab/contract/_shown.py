@@ -76,6 +76,21 @@ class Prediction:
 
 
 @dataclasses.dataclass(frozen=True)
+class FileAnswer:
+    """The answer to one of the inputs of a file.
+
+    Args:
+        name: which input it is, and what shall stand beside its answer: column → text or number.
+        told: the answer: column → text or number; empty where there is none.
+        problem: why there is none; empty where there is one.
+    """
+
+    name: dict[str, Any]
+    told: dict[str, Any] = dataclasses.field(default_factory=dict)
+    problem: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
 class Look:
     """A text or an image, what a model attends to in it, and how it decides.
 

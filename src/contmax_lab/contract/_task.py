@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
-from contmax_lab.contract._shown import Figure, Look, Prediction, Section
+from contmax_lab.contract._shown import Figure, FileAnswer, Look, Prediction, Section
 from contmax_lab.contract._table import Cell, Table
 from contmax_lab.contract._training import TrainingConfig
 from contmax_lab.errors import LabError, UsageError
@@ -202,6 +202,8 @@ class Task(abc.ABC):
     repeats_steps: ClassVar[bool] = False
     # What `look` takes; batches of a task that looks at images hold ``pixels``. None = there is nothing to look at.
     looks_at: ClassVar[Literal["text", "image"] | None] = None
+    # Whether `predict` takes a text, so that a file of text is one.
+    reads_texts: ClassVar[bool] = False
 
     def __init_subclass__(cls, settings: Settings | None = None) -> None:
         for name, value in vars(settings).items() if settings else ():
@@ -376,6 +378,39 @@ class Task(abc.ABC):
             text = self.answer(trained.model(batch), batch, trained.splits.info)
         figures = self.figures([trained], [place])
         return Prediction(text, figures[0] if figures else None)
+
+    def holds_many(self, path: Path, info: dict[str, Any]) -> bool:
+        """Whether a file or folder that exists holds many inputs for `predict_file`; by default not.
+
+        Args:
+            path: of the file.
+            info: of the data that a model was trained on; empty where it is not known yet.
+
+        Raises:
+            LabError: if it cannot be read.
+        """
+        return False
+
+    def predict_file(
+        self, model: nn.Module, info: dict[str, Any], path: Path, column: str = "", keep: Sequence[str] = ()
+    ) -> Iterator[FileAnswer]:
+        """What a model says of every input of a file, in its order; by default there is no way.
+
+        An input that cannot be read gets an answer that says why, and those after it get theirs. The file may be
+        larger than the memory.
+
+        Args:
+            model: in evaluation mode.
+            info: of the data that it was trained on.
+            path: of the file, or of a folder of inputs.
+            column: of the inputs, where the file is a table; empty = the one that the training table had.
+            keep: columns of the table that shall stand beside the answers.
+
+        Raises:
+            LabError: if there is no such file, or it has not the columns.
+            UsageError: if there is no way.
+        """
+        raise UsageError(f"the task {self.name} answers one input at a time; leave out --into and pass an INPUT")
 
     def tables(self) -> Sequence[Table]:
         """The tables that ``contmax reproduce`` can make; by default none."""

@@ -113,6 +113,19 @@ def existing_file(path: Path | None, what: str, where: str) -> Path:
     return path
 
 
+@dataclasses.dataclass(frozen=True)
+class BrokenRow:
+    """A row that cannot be read.
+
+    Args:
+        place: where it begins.
+        text: what is wrong with it.
+    """
+
+    place: Place
+    text: str
+
+
 def read_table(path: Path, columns: Sequence[str] = ()) -> Iterator[TableRow]:
     """The rows of a table, one at a time.
 
@@ -124,18 +137,47 @@ def read_table(path: Path, columns: Sequence[str] = ()) -> Iterator[TableRow]:
         LabError: if there is no such file, it is empty or of another kind, a column is missing, or a row is not
             like the others; with the line.
     """
-    suffixes = [suffix.lower() for suffix in path.suffixes]
-    kind = "".join((suffixes[:-1] if suffixes[-1:] == [".gz"] else suffixes)[-1:])
-    if kind not in TABLE_SUFFIXES:
+    for row in read_rows(path, columns):
+        if isinstance(row, BrokenRow):
+            raise row.place.problem(row.text)
+        yield row
+
+
+def read_rows(path: Path, columns: Sequence[str] = (), way: str = "") -> Iterator[TableRow | BrokenRow]:
+    """`read_table` that goes on after a row which cannot be read.
+
+    Args:
+        path, columns: as `read_table` takes them.
+        way: what to do where a header has no such column, for the message.
+
+    Raises:
+        LabError: if the file as a whole cannot be read, or a column is missing.
+    """
+    kind = table_kind(path)
+    # A file that is missing has a name with another ending more often than not, and that it is missing matters more.
+    if path.is_file() and not kind:
         raise LabError(f"{path}: the name must end in {', '.join(TABLE_SUFFIXES)}, with or without .gz")
     empty = True
     with _opened(path, "a table") as file:
-        rows = _json_rows(path, file, columns) if kind in (".jsonl", ".ndjson") else _rows(path, file, kind, columns)
+        is_json = kind in (".jsonl", ".ndjson")
+        rows = _json_rows(path, file, columns) if is_json else _rows(path, file, kind, columns, way)
         for row in rows:
             empty = False
             yield row
     if empty:
         raise LabError(f"{path} has no rows")
+
+
+def table_kind(path: Path) -> str:
+    """The ending that says how a table is written, without .gz; empty where a name is not that of a table.
+
+    Example:
+        >>> table_kind(Path("reviews.CSV.gz")), table_kind(Path("reviews.txt"))
+        ('.csv', '')
+    """
+    suffixes = [suffix.lower() for suffix in path.suffixes]
+    kind = "".join((suffixes[:-1] if suffixes[-1:] == [".gz"] else suffixes)[-1:])
+    return kind if kind in TABLE_SUFFIXES else ""
 
 
 def read_csv(path: Path, columns: Sequence[str]) -> Iterator[TableRow]:
@@ -149,7 +191,10 @@ def read_csv(path: Path, columns: Sequence[str]) -> Iterator[TableRow]:
         LabError: if the file is empty, a column is missing, or a line has another number of fields.
     """
     with _opened(path, "a table") as file:
-        yield from _rows(path, file, ".csv", columns)
+        for row in _rows(path, file, ".csv", columns):
+            if isinstance(row, BrokenRow):
+                raise row.place.problem(row.text)
+            yield row
 
 
 def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
@@ -158,9 +203,29 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
     Raises:
         LabError: if there is no such file, or at the first line that is not UTF-8 text, with its number.
     """
+    for line in read_lines(path):
+        if isinstance(line, BrokenRow):
+            raise line.place.problem(line.text)
+        yield line
+
+
+def read_lines(path: Path) -> Iterator[tuple[int, str] | BrokenRow]:
+    """`numbered_lines` that goes on after a line which is not UTF-8 text.
+
+    Raises:
+        LabError: if there is no such file, or it cannot be decompressed.
+    """
     with _opened(path, "a text file") as file:
-        for number, line in enumerate(_lines(path, file), start=1):
-            yield number, line.rstrip("\r\n")
+        lines = _Lines(path, file)
+        while True:
+            try:
+                line = next(lines)
+            except StopIteration:
+                return
+            except _UnreadableLine as error:
+                yield error.row
+            else:
+                yield lines.number, line.rstrip("\r\n")
 
 
 @contextlib.contextmanager
@@ -174,24 +239,45 @@ def _opened(path: Path, what: str) -> Iterator[IO[bytes]]:
         raise LabError(f"{path} cannot be decompressed: {error}") from None
 
 
-def _lines(path: Path, file: IO[bytes]) -> Iterator[str]:
-    """Lines with their ends."""
-    number = 0
-    while line := file.readline(_LONGEST_LINE):
-        number += 1
+class _UnreadableLine(LabError):  # noqa: N818, the sentence begins so
+    """A line that is no text; those after it can be read."""
+
+    def __init__(self, place: Place, text: str) -> None:
+        super().__init__(str(place.problem(text)))
+        self.row = BrokenRow(place, text)
+
+
+class _Lines:
+    """Lines with their ends; `number` is that of the last one. After a line that is no text it goes on."""
+
+    def __init__(self, path: Path, file: IO[bytes]) -> None:
+        self.number = 0
+        self._path, self._file = path, file
+
+    def __iter__(self) -> Iterator[str]:
+        return self
+
+    def __next__(self) -> str:
+        line = self._file.readline(_LONGEST_LINE)
+        if not line:
+            raise StopIteration
+        self.number += 1
+        place = Place(self._path, self.number)
         if len(line) == _LONGEST_LINE:
-            raise Place(path, number).problem("longer than 16 MB; is it a table?")
+            raise place.problem("longer than 16 MB; is it a table?")
         if b"\0" in line:
-            raise Place(path, number).problem("not UTF-8 text but UTF-16 or binary; convert the file")
+            raise _UnreadableLine(place, "not UTF-8 text but UTF-16 or binary; convert the file")
         try:
-            yield line.decode("utf-8-sig" if number == 1 else "utf-8")
+            return line.decode("utf-8-sig" if self.number == 1 else "utf-8")
         except UnicodeDecodeError as error:
             byte = f"byte {line[error.start]:#04x} is not UTF-8"
-            raise Place(path, number).problem(f"{byte}; convert the file, e.g. iconv -f latin1 -t utf-8") from None
+            raise _UnreadableLine(place, f"{byte}; convert the file, e.g. iconv -f latin1 -t utf-8") from None
 
 
-def _rows(path: Path, file: IO[bytes], kind: str, columns: Sequence[str]) -> Iterator[TableRow]:
-    lines = _lines(path, file)
+def _rows(
+    path: Path, file: IO[bytes], kind: str, columns: Sequence[str], way: str = ""
+) -> Iterator[TableRow | BrokenRow]:
+    lines = _Lines(path, file)
     first = next(lines, "")
     if not first.strip():
         raise LabError(f"{path} is empty; the first line must name the columns")
@@ -202,56 +288,86 @@ def _rows(path: Path, file: IO[bytes], kind: str, columns: Sequence[str]) -> Ite
     reader = csv.reader(itertools.chain([first], lines), delimiter=delimiter, strict=True)
     header: list[str] | None = None
     while True:
-        place = Place(path, reader.line_num + 1)
+        # The first line was read to find its separator.
+        place = Place(path, lines.number + 1 if header else 1)
         try:
             fields = next(reader)
         except StopIteration:
             return
+        except _UnreadableLine as error:
+            yield error.row
+            continue
         except csv.Error as error:
             told = f"{error}; is a quote not closed?"
             if "new-line character" in str(error):
                 told = "lines end in a carriage return alone; convert the file, e.g. tr '\\r' '\\n'"
-            raise place.problem(told) from None
+            if header is None:
+                raise place.problem(told) from None
+            yield BrokenRow(place, told)
+            continue
         if header is None:
-            header = [name.strip() for name in fields]
-            missing = [name for name in columns if name not in header]
-            if missing:
-                raise place.problem(f"no column {', '.join(missing)} among {', '.join(map(_short, header[:20]))}")
-            twice = [name for name in dict.fromkeys(header) if header.count(name) > 1]
-            if twice:
-                raise place.problem(f"two columns are called {_short(twice[0])}")
+            header = _header(place, fields, columns, way)
         elif any(field.strip() for field in fields):
             if len(fields) != len(header):
-                raise place.problem(f"{len(fields)} fields where the header has {len(header)}")
-            yield TableRow(place, dict(zip(header, fields, strict=True)))
+                yield BrokenRow(place, f"{len(fields)} fields where the header has {len(header)}")
+            else:
+                yield TableRow(place, dict(zip(header, fields, strict=True)))
 
 
-def _json_rows(path: Path, file: IO[bytes], columns: Sequence[str]) -> Iterator[TableRow]:
-    for number, line in enumerate(_lines(path, file), start=1):
-        if not line.strip():
-            continue
-        place = Place(path, number)
+def _header(place: Place, fields: Sequence[str], columns: Sequence[str], way: str) -> list[str]:
+    header = [name.strip() for name in fields]
+    missing = [name for name in columns if name not in header]
+    if missing:
+        raise place.problem(f"no column {', '.join(missing)} among {', '.join(map(_short, header[:20]))}{way}")
+    twice = [name for name in dict.fromkeys(header) if header.count(name) > 1]
+    if twice:
+        raise place.problem(f"two columns are called {_short(twice[0])}")
+    return header
+
+
+def _json_rows(path: Path, file: IO[bytes], columns: Sequence[str]) -> Iterator[TableRow | BrokenRow]:
+    lines = _Lines(path, file)
+    while True:
         try:
-            found = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise place.problem(f"not JSON: {error}") from None
-        if not isinstance(found, dict):
-            raise place.problem(f"expected an object, {{…}}, got {_short(line.strip())}")
-        missing = [name for name in columns if name not in found]
-        if missing:
-            raise place.problem(f"no key {', '.join(missing)} among {', '.join(map(_short, list(found)[:20]))}")
-        yield TableRow(place, {key: _as_text(value, key, place, key in columns) for key, value in found.items()})
+            line = next(lines)
+        except StopIteration:
+            return
+        except _UnreadableLine as error:
+            yield error.row
+            continue
+        if line.strip():
+            place = Place(path, lines.number)
+            try:
+                yield TableRow(place, _object(place, line, columns))
+            except _UnreadableLine as error:
+                yield error.row
+
+
+def _object(place: Place, line: str, columns: Sequence[str]) -> dict[str, str]:
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise _UnreadableLine(place, f"not JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise _UnreadableLine(place, f"expected an object, {{…}}, got {_short(line.strip())}")
+    missing = [name for name in columns if name not in found]
+    if missing:
+        raise _UnreadableLine(place, f"no key {', '.join(missing)} among {', '.join(map(_short, list(found)[:20]))}")
+    return {key: _as_text(value, key, place, key in columns) for key, value in found.items()}
 
 
 def _as_text(value: Any, key: str, place: Place, needed: bool) -> str:
     if isinstance(value, str):
         if needed and any("\ud800" <= character <= "\udfff" for character in value):
-            raise place.problem(f"{key} has half of a character, {_short(value)}; was a text cut inside an emoji?")
+            raise _UnreadableLine(
+                place, f"{key} has half of a character, {_short(value)}; was a text cut inside an emoji?"
+            )
         return value
     if isinstance(value, bool | int | float):
         return json.dumps(value)
     if needed and value is not None:
-        raise place.problem(f"{key} must be a text or a number, got {_short(json.dumps(value, ensure_ascii=False))}")
+        told = f"{key} must be a text or a number, got {_short(json.dumps(value, ensure_ascii=False))}"
+        raise _UnreadableLine(place, told)
     return ""
 
 

@@ -32,3 +32,10 @@ from contmax_lab.labelled._task import LabelledTask as LabelledTask
 from contmax_lab.labelled._task import OnInstalledData as OnInstalledData
 from contmax_lab.labelled._task import said as said
 from contmax_lab.labelled._task import truth as truth
+from contmax_lab.labelled._whole_files import Input as Input
+from contmax_lab.labelled._whole_files import answered as answered
+from contmax_lab.labelled._whole_files import attended_box as attended_box
+from contmax_lab.labelled._whole_files import attended_interval as attended_interval
+from contmax_lab.labelled._whole_files import numbered as numbered
+from contmax_lab.labelled._whole_files import table_inputs as table_inputs
+from contmax_lab.labelled._whole_files import told_of as told_of

@@ -86,6 +86,8 @@ class LabelledTask(Classifier):
         """Weights, settings and what the model has to know of its data."""
         made = {key: trained.results[key] for key in ("examples", "epochs", "best_epoch", "seed")}
         known = {name: plain(trained.splits.info[name]) for name in ("targets", *self.knows)}
+        if column := trained.splits.info.get("of_table"):
+            known["of_table"] = column
         card = {"model": plain(trained.recipe.model), "known": known, "trained": made}
         return write_model(trained, card, folder, measure)
 
@@ -103,7 +105,7 @@ class LabelledTask(Classifier):
         try:
             targets = Targets.of_plain(known["targets"])
             info = {name: read(known[name]) for name, read in self.knows.items()}
-            info |= {"targets": targets, "classes": targets.classes}
+            info |= {"targets": targets, "classes": targets.classes, "of_table": {**known.get("of_table", {})}}
         except (KeyError, TypeError, ValueError) as error:
             raise LabError(f"{folder} holds no model of the task {self.name}: {' '.join(str(error).split())}") from None
         config: Any = model_settings(folder, self.model_config, values)

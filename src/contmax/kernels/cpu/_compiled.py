@@ -2,17 +2,27 @@
 
 numba's own cache compares only the time stamp of a function's file, not of the files of the functions it calls. This
 cache compares a digest of all sources of CPU kernels: after a change in any of them all kernels are compiled again.
+
+numba caches beside the source, or where that folder cannot be written in the user's cache (~/.cache/numba). Containers
+often allow neither; then this cache lies in a folder of the user's own among the temporary files.
 """
 
 import contextlib
 import functools
 import hashlib
+import os
+import stat
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from numba import njit
-from numba.core.caching import FunctionCache  # private to numba, as are the attributes that this file sets
+from numba.core.caching import (  # private to numba, as are the attributes that this file sets
+    CompileResultCacheImpl,
+    FunctionCache,
+    UserWideCacheLocator,
+)
 
 _FOLDER = Path(__file__).parent.parent
 
@@ -25,19 +35,55 @@ def kernel(**options: Any) -> Callable[[Callable[..., None]], Any]:
 
     def compile_lazily(function: Callable[..., None]) -> Any:
         compiled = njit(nogil=True, **options)(function)
-        with contextlib.suppress(RuntimeError):  # raised if neither the file's folder nor the user's cache is writable
+        with contextlib.suppress(RuntimeError, OSError):  # raised if no folder is writable
             compiled._cache = _CacheByDigest(function)
         return compiled
 
     return compile_lazily
 
 
+def kept(compiled: Any) -> tuple[str | None, bool]:
+    """The folder that a kernel is cached in, None where there is none, and whether code of today's sources is in it."""
+    cache = compiled._cache
+    return cache.cache_path, isinstance(cache, _CacheByDigest) and bool(cache._cache_file._load_index())
+
+
+class _TemporaryFolder(UserWideCacheLocator):  # type: ignore[misc]
+    """A folder among the temporary files that nobody else can write: cached code is executed."""
+
+    def __init__(self, py_func: Any, py_file: str) -> None:
+        super().__init__(py_func, py_file)
+        user = os.getuid() if hasattr(os, "getuid") else ""  # on Windows every user has a folder for temporary files
+        self._root = Path(tempfile.gettempdir(), f"contmax-numba-{user}")
+        self._cache_path = str(self._root / self.get_suitable_cache_subpath(py_file))
+
+    def ensure_cache_path(self) -> None:
+        self._root.mkdir(mode=0o700, exist_ok=True)
+        found = self._root.lstat()
+        if hasattr(os, "getuid") and (
+            not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o077
+        ):
+            raise PermissionError(f"others may write to {self._root}")
+        super().ensure_cache_path()
+
+
+class _Cached(CompileResultCacheImpl):  # type: ignore[misc]
+    _locator_classes = (*CompileResultCacheImpl._locator_classes, _TemporaryFolder)
+
+
 class _CacheByDigest(FunctionCache):  # type: ignore[misc]
     """numba's disk cache of a function, invalid as soon as the digest of the sources changes."""
+
+    _impl_class = _Cached
 
     def __init__(self, function: Callable[..., None]) -> None:
         super().__init__(function)
         self._cache_file._source_stamp = digest_of_sources(_FOLDER)
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        """Write compiled code to the disk; a disk that is full costs the next process time, not this one its result."""
+        with contextlib.suppress(OSError):
+            super().save_overload(sig, data)
 
 
 @functools.cache

@@ -1,6 +1,6 @@
 """The task documents: losses and measures of readings, pictures of where models look."""
 
-from collections.abc import Sequence, Sized
+from collections.abc import Iterator, Sequence, Sized
 from pathlib import Path
 from typing import Any, cast
 
@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from contmax_lab.contract import Batch, Figure, Look, Prediction, Section, Splits, Table, TrainedRun
-from contmax_lab.data import NumberedReviews
+from contmax_lab.contract import Batch, Figure, FileAnswer, Look, Prediction, Section, Splits, Table, TrainedRun
+from contmax_lab.data import NumberedReviews, table_kind
 from contmax_lab.labelled import Classifier, class_measures, text_figure
 from contmax_lab.tasks.documents import SETTINGS, DocumentsData, DocumentsModel
 from contmax_lab.tasks.documents._data import FIRST_WORD, load
@@ -53,6 +53,7 @@ class DocumentClassification(Classifier, settings=SETTINGS):
 
     summary = "film reviews, positive or negative, by attention over their words"
     looks_at = "text"
+    reads_texts = True
     load = staticmethod(load)
     export = staticmethod(export)
 
@@ -108,6 +109,16 @@ class DocumentClassification(Classifier, settings=SETTINGS):
     def predict(self, trained: TrainedRun, words: Sequence[str]) -> Prediction:
         """Whether a text is positive, and which of its words say so."""
         return PretrainedReader(cast(Reader, trained.model), trained.splits.info["words"], {}).predict(words)
+
+    def holds_many(self, path: Path, info: dict[str, Any]) -> bool:
+        """Whether it is a table."""
+        return bool(table_kind(path))
+
+    def predict_file(
+        self, model: nn.Module, info: dict[str, Any], path: Path, column: str = "", keep: Sequence[str] = ()
+    ) -> Iterator[FileAnswer]:
+        """Whether each text of a table is positive; the texts are in the column text, unless another one is named."""
+        return PretrainedReader(cast(Reader, model), info["words"], {}).predict_file(path, column or "text", keep)
 
     def look(self, model: nn.Module, info: dict[str, Any], given: Any) -> Look:
         """The words of a text."""

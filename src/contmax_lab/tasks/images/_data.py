@@ -48,6 +48,8 @@ def load(data: ImagesData) -> Splits:
     def read(path: Path) -> list[_File]:
         if path.is_dir():
             return _files_of_folders(path)
+        if not path.exists():
+            raise LabError(f"{path}: there is no such folder or table; pass {_WHAT}")
         files: dict[Path, _File] = {}
         for row in read_table(path, [data.file, data.label]):
             named = path.parent / row.text(data.file)
@@ -71,7 +73,7 @@ def load(data: ImagesData) -> Splits:
         stacked = torch.stack([*own.values()]) if own else torch.empty(0, 3, data.size, data.size, dtype=torch.uint8)
         return Pictures(stacked, target[[*own]], [files[place].path.name for place in own])
 
-    splits = read_parts(read, data, _WHAT).splits(part, size=int(data.size))
+    splits = read_parts(read, data, _WHAT).splits(part, size=int(data.size), of_table={"column": data.file})
     _require_every_class(splits.info["targets"])
     if not broken:
         return splits
@@ -99,14 +101,24 @@ def _require_every_class(targets: Targets) -> None:
             raise LabError(f"every training image of the class {name} is broken; mend one, or leave the class out")
 
 
+def images_below(folder: Path) -> list[Path]:
+    """Images in a folder and in all folders in it, by name; hidden files and files with another suffix are left out.
+
+    Raises:
+        LabError: if there are none.
+    """
+    found = sorted(path for path in folder.rglob("*") if path.suffix.lower() in IMAGE_SUFFIXES and path.is_file())
+    found = [path for path in found if not path.name.startswith(".")]
+    if not found:
+        raise LabError(f"{folder}: no images, files that end in {', '.join(IMAGE_SUFFIXES)}")
+    return found
+
+
 def _files_of_folders(folder: Path) -> list[_File]:
-    """Images of every folder, by name; hidden files and files with another suffix are left out."""
+    """Images of every folder."""
     files: list[_File] = []
     for inner in sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")):
-        found = sorted(path for path in inner.rglob("*") if path.suffix.lower() in IMAGE_SUFFIXES and path.is_file())
-        found = [path for path in found if not path.name.startswith(".")]
-        if not found:
-            raise LabError(f"{inner}: no images, files that end in {', '.join(IMAGE_SUFFIXES)}")
+        found = images_below(inner)
         for path in found:
             # Names of classes and files are shown and stored, as UTF-8.
             try:

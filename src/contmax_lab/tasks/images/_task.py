@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Sequence, Sized
+from collections.abc import Iterator, Sequence, Sized
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
@@ -11,24 +11,33 @@ from torch import Tensor, nn
 
 import contmax
 from contmax.viz import plot_image_attention
-from contmax_lab.contract import Batch, Look, Prediction, Splits, seedless
-from contmax_lab.data import file_pixels, pixels
+from contmax_lab.contract import Batch, FileAnswer, Look, Prediction, Splits, seedless
+from contmax_lab.data import BrokenImageError, TableRow, file_pixels, pixels, table_kind
 from contmax_lab.drawing import Theme
 from contmax_lab.errors import UsageError
 from contmax_lab.labelled import (
     Answer,
     Decision,
+    Input,
     LabelledTask,
     Panel,
     PanelPicture,
     Targets,
+    answered,
+    attended_box,
     attention_over,
     cell_centres,
     look_of,
+    numbered,
     said,
+    table_inputs,
+    told_of,
 )
-from contmax_lab.tasks.images import SETTINGS, ImagesModel
-from contmax_lab.tasks.images._data import Pictures, load
+from contmax_lab.tasks.images import SETTINGS, ImagesData, ImagesModel
+from contmax_lab.tasks.images._data import Pictures, images_below, load
+
+# Of a box, as shares of the image.
+_SIDES = ("top", "left", "bottom", "right")
 
 
 class ImageReader(nn.Module):
@@ -107,6 +116,14 @@ PICTURE = PanelPicture[Tensor](
 )
 
 
+def _of_file(file: Path, folder: Path, size: int) -> Input[Tensor]:
+    name = {"file": str(file.relative_to(folder))}
+    try:
+        return Input(name, pixels(file, size))
+    except BrokenImageError as error:
+        return Input(name, problem=str(error))
+
+
 class ImagesTask(LabelledTask, settings=SETTINGS):
     """Classes or numbers of images."""
 
@@ -138,6 +155,35 @@ class ImagesTask(LabelledTask, settings=SETTINGS):
         share = float(answer.inside.float().mean())
         figure = PICTURE.of_panels([[Panel("", text, image, answer)]])
         return Prediction(f"{text}\nattended: {share:.0%} of the image", figure)
+
+    def holds_many(self, path: Path, info: dict[str, Any]) -> bool:
+        """Whether it is a table or a folder."""
+        return path.is_dir() or bool(table_kind(path))
+
+    def predict_file(
+        self, model: nn.Module, info: dict[str, Any], path: Path, column: str = "", keep: Sequence[str] = ()
+    ) -> Iterator[FileAnswer]:
+        """The label of every image of a folder or a table; of continuous attention, the box around its region."""
+        size, classes = info["size"], info["classes"]
+        column = column or info.get("of_table", {}).get("column", ImagesData.file)
+
+        def read(row: TableRow) -> Tensor:
+            return pixels(path.parent / row.text(column), size, row.place)
+
+        def answer(images: list[Tensor]) -> list[dict[str, Any]]:
+            output = model({"pixels": torch.stack(images)})
+            told = told_of(output, classes)
+            for head, found in enumerate(output.heads):
+                boxes = attended_box(found)
+                for each, box in zip(told, [] if boxes is None else boxes.clamp(0, 1).tolist(), strict=False):
+                    each |= {numbered(side, head, output.heads): end for side, end in zip(_SIDES, box, strict=True)}
+            return told
+
+        if not path.is_dir():
+            return answered(table_inputs(path, column, keep, read), answer)
+        if keep:
+            raise UsageError(f"{path} is a folder and has no columns; leave out --keep")
+        return answered((_of_file(file, path, size) for file in images_below(path)), answer)
 
     @torch.no_grad()
     def look(self, model: nn.Module, info: dict[str, Any], given: Any) -> Look:

@@ -1,17 +1,18 @@
 """Series from tables, long or wide: cells may be empty, and a channel may have several values at one time."""
 
+import collections
 import dataclasses
 import datetime
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from contmax_lab.data import Place, TableRow, finite_number, read_table
+from contmax_lab.data import BrokenRow, Place, TableRow, finite_number, read_rows, read_table
 from contmax_lab.errors import LabError
 from contmax_lab.labelled import Label
 from contmax_lab.tasks.series import SeriesData
@@ -101,26 +102,82 @@ def read_series(
         if here:
             label = row.fields[columns.label].strip()
             gathered.constant("", label, f"the label of series {name}", row.place)
-        for column in columns.static:
-            _note(gathered, name, column, row.fields.get(column, ""), row.place)
-        found = _observed(row, columns, index)
-        if columns.variable and (variable := row.text(columns.variable)) in columns.static:
-            _note(gathered, name, variable, row.fields[columns.value], row.place)
-            continue
-        time, clock = _moment(row, columns.time)
-        line = clocks.setdefault(clock, row.place.line)
-        if len(clocks) > 1:
-            other, first = next((other, first) for other, first in clocks.items() if other != clock)
-            raise row.place.problem(
-                f"{columns.time} is {row.text(columns.time)!r}, a {clock}, but line {min(first, line)} has a {other}; "
-                "write all times alike"
-            )
-        if found:
-            cells = gathered.cells.setdefault(time, {})
-            for place, number in found:
-                cells.setdefault(place, []).append(number)
-    clock = next(iter(clocks), "number")
+        _gather(gathered, name, row, columns, index, clocks)
+    clock: Clock = next(iter(clocks), "number")
     return [_series(name, gathered, columns, labels, clock, labelled) for name, gathered in series.items()]
+
+
+def each_series(path: Path, columns: Columns) -> Iterator[OneSeries | tuple[str, LabError]]:
+    """The series of a table without labels, each as soon as its last line was read; one that cannot be read with why.
+
+    The table is read twice: only series whose lines are not all read yet are in memory, and how many lines each has. A
+    line that belongs to no series has an empty name.
+
+    Args:
+        path: of the table.
+        columns: of the training table.
+
+    Raises:
+        LabError: if the table as a whole cannot be read.
+    """
+    needed = columns.needed(labelled=False)
+    left = collections.Counter(
+        row.fields[columns.series].strip() for row in read_rows(path, needed) if isinstance(row, TableRow)
+    )
+    index = {channel: place for place, channel in enumerate(columns.channels)}
+    under_way: dict[str, tuple[_Gathered, dict[Clock, int]]] = {}
+    broken: dict[str, LabError] = {}
+    for row in read_rows(path, needed):
+        if isinstance(row, BrokenRow):
+            yield "", row.place.problem(row.text)
+            continue
+        name = row.fields[columns.series].strip()
+        if not name:
+            yield "", row.place.problem(f"nothing in the column {columns.series}")
+            continue
+        gathered, clocks = under_way.setdefault(name, (_Gathered(row.place), {}))
+        if name not in broken:
+            try:
+                _gather(gathered, name, row, columns, index, clocks)
+            except LabError as error:
+                broken[name] = error
+                under_way[name] = (_Gathered(row.place), {})
+        left[name] -= 1
+        if left[name]:
+            continue
+        del under_way[name]
+        try:
+            if name in broken:
+                raise broken.pop(name)
+            found = _series(name, gathered, columns, None, next(iter(clocks), "number"), labelled=False)
+        except LabError as error:
+            yield name, error
+        else:
+            yield found
+
+
+def _gather(
+    gathered: _Gathered, name: str, row: TableRow, columns: Columns, index: Mapping[str, int], clocks: dict[Clock, int]
+) -> None:
+    """Note what a line says of its series; `clocks`, how times are written → the first line, is that of the file."""
+    for column in columns.static:
+        _note(gathered, name, column, row.fields.get(column, ""), row.place)
+    found = _observed(row, columns, index)
+    if columns.variable and (variable := row.text(columns.variable)) in columns.static:
+        _note(gathered, name, variable, row.fields[columns.value], row.place)
+        return
+    time, clock = _moment(row, columns.time)
+    line = clocks.setdefault(clock, row.place.line)
+    if len(clocks) > 1:
+        other, first = next((other, first) for other, first in clocks.items() if other != clock)
+        raise row.place.problem(
+            f"{columns.time} is {row.text(columns.time)!r}, a {clock}, but line {min(first, line)} has a {other}; "
+            "write all times alike"
+        )
+    if found:
+        cells = gathered.cells.setdefault(time, {})
+        for place, number in found:
+            cells.setdefault(place, []).append(number)
 
 
 def _note(gathered: _Gathered, name: str, column: str, text: str, place: Place) -> None:

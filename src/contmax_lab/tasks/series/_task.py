@@ -2,7 +2,7 @@
 
 import dataclasses
 import datetime
-from collections.abc import Sequence, Sized
+from collections.abc import Iterator, Sequence, Sized
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
@@ -13,15 +13,31 @@ from torch.nn.utils.rnn import pad_sequence
 
 import contmax
 from contmax.viz import plot_series_attention
-from contmax_lab.contract import Batch, Prediction, Splits, seedless
+from contmax_lab.contract import Batch, FileAnswer, Prediction, Splits, seedless
+from contmax_lab.data import TableRow, read_rows, table_kind
 from contmax_lab.drawing import Theme
 from contmax_lab.errors import LabError, UsageError
-from contmax_lab.labelled import Answer, Decision, LabelledTask, Panel, PanelPicture, Targets, attention_over, said
+from contmax_lab.labelled import (
+    Answer,
+    Decision,
+    Input,
+    LabelledTask,
+    Panel,
+    PanelPicture,
+    Targets,
+    answered,
+    attended_interval,
+    attention_over,
+    numbered,
+    said,
+    told_of,
+)
 from contmax_lab.tasks.series import SETTINGS, SeriesModel
 from contmax_lab.tasks.series._data import load
-from contmax_lab.tasks.series._reading import read_series
+from contmax_lab.tasks.series._reading import OneSeries, each_series, read_series
 from contmax_lab.tasks.series._scale import Scale, Series
 
+_ENDS = ("from", "to")
 # Positions of the observations, (L,); channels, (L, C); which of them were observed, (L, C).
 Observed = tuple[Tensor, Tensor, Tensor]
 
@@ -160,7 +176,7 @@ class SeriesTask(LabelledTask, settings=SETTINGS):
         scale, path = cast(Scale, info["scale"]), Path(words[0])
         series, *more = read_series(path, scale.columns, labelled=False)
         if more:
-            raise LabError(f"{path} has {1 + len(more)} series ({series.name}, {more[0].name} …); pass one of them")
+            raise LabError(f"{path} has {1 + len(more)} series ({series.name}, {more[0].name} …); leave out --figure")
         one = scale.part([series], torch.zeros(1))
         answer = model(self.batch(one, [0]))
         seen = series.time[answer.inside[0, : len(series.time)]]
@@ -172,6 +188,61 @@ class SeriesTask(LabelledTask, settings=SETTINGS):
             lines.append(f"not known: {', '.join(unknown)}")
         panel = Panel(f"series {series.name}", text, PICTURE.shown(one, 0), answer)
         return Prediction("\n".join(lines), PICTURE.of_panels([[panel]]))
+
+    def holds_many(self, path: Path, info: dict[str, Any]) -> bool:
+        """Whether it is a table with more than one series."""
+        if not info or not table_kind(path):
+            return False
+        series = cast(Scale, info["scale"]).columns.series
+        names = (row.fields[series].strip() for row in read_rows(path, [series]) if isinstance(row, TableRow))
+        first = next(names, "")
+        return any(name != first for name in names)
+
+    def predict_file(
+        self, model: nn.Module, info: dict[str, Any], path: Path, column: str = "", keep: Sequence[str] = ()
+    ) -> Iterator[FileAnswer]:
+        """The label of every series of a table; of continuous attention, the times between which it looks."""
+        scale, classes = cast(Scale, info["scale"]), info["classes"]
+        if column or keep:
+            raise UsageError("series have the columns of the training table; leave out --column and --keep")
+
+        def answer(series: list[OneSeries]) -> list[dict[str, Any]]:
+            batch = self.batch(scale.part(series, torch.zeros(len(series))), range(len(series)))
+            output = model(batch)
+            told = told_of(output, classes)
+            for head, found in enumerate(output.heads):
+                _add_times(
+                    told, series, attended_interval(found), scale, *(numbered(n, head, output.heads) for n in _ENDS)
+                )
+            return told
+
+        return answered(_inputs(path, scale), answer)
+
+
+def _inputs(path: Path, scale: Scale) -> Iterator[Input[OneSeries]]:
+    """The series of a table; times or static columns of another kind than in training are a problem of one series."""
+    for found in each_series(path, scale.columns):
+        name, problem = found if isinstance(found, tuple) else (found.name, None)
+        if isinstance(found, OneSeries):
+            try:
+                scale.part([found], torch.zeros(1))
+            except LabError as error:
+                problem = error
+        told = str(problem).removeprefix(f"{path}, ") if problem else ""
+        yield Input({scale.columns.series: name}, None if isinstance(found, tuple) or problem else found, told)
+
+
+def _add_times(
+    told: list[dict[str, Any]], series: list[OneSeries], ends: Any, scale: Scale, first: str, last: str
+) -> None:
+    """The times at which an interval of each series begins and ends; none where it lies outside of the series."""
+    if ends is None:
+        return
+    for each, own, low, high in zip(told, series, *(end.tolist() for end in ends), strict=True):
+        is_there = len(own.time) and low < 1 and high > 0
+        begin, span = (float(own.time[0]), float(own.time[-1] - own.time[0])) if is_there else (0.0, 0.0)
+        for name, end in ((first, max(low, 0.0)), (last, min(high, 1.0))):
+            each[name] = _moment(begin + end * span, scale) if is_there else ""
 
 
 def _moment(time: float, scale: Scale) -> str:

@@ -83,4 +83,5 @@ def load(data: TextsData) -> Splits:
 
     width = 0 if data.vectors is None else vector_width(data.vectors)
     sizes = {"max_length": int(data.max_length), "vector_width": width}
-    return parts.splits(part, words=words, spelling=spelling, vocabulary=len(words), sizes=sizes)
+    known = {"vocabulary": len(words), "sizes": sizes, "of_table": {"column": data.text}}
+    return parts.splits(part, words=words, spelling=spelling, **known)

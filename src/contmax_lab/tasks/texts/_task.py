@@ -1,6 +1,7 @@
 """The task texts: a network, pictures of where it looks, what it says of a new text."""
 
-from collections.abc import Sequence, Sized
+from collections.abc import Iterator, Sequence, Sized
+from pathlib import Path
 from typing import Any, ClassVar, cast
 
 import torch
@@ -9,19 +10,24 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
 import contmax
-from contmax_lab.contract import Batch, Figure, Look, Prediction, Splits, TrainedRun, seedless
-from contmax_lab.data import read_vectors
+from contmax_lab.contract import Batch, Figure, FileAnswer, Look, Prediction, Splits, TrainedRun, seedless
+from contmax_lab.data import TableRow, read_vectors, table_kind
 from contmax_lab.errors import LabError, UsageError
 from contmax_lab.labelled import (
     Answer,
     Decision,
     LabelledTask,
     Targets,
+    answered,
+    attended_interval,
     attention_over,
     look_of,
     middles,
+    numbered,
     said,
+    table_inputs,
     text_figure,
+    told_of,
     truth,
 )
 from contmax_lab.tasks.texts import SETTINGS, TextsData, TextsModel
@@ -30,6 +36,7 @@ from contmax_lab.tasks.texts._data import FIRST_WORD, PADDING, UNKNOWN, Texts, l
 # Texts with about this many words fit on a page.
 _WORDS = 36
 _TEXTS = 4
+_ENDS = ("first word", "last word")
 _CAPTION = (
     "Bars: weights of single words. Curve: density over the text, per word, beside bars on the scale to "
     "the right; the words it selects are shaded. One panel for each head. Words in grey are not attended in the "
@@ -107,6 +114,7 @@ class TextsTask(LabelledTask, settings=SETTINGS):
 
     summary = "texts of your own with their labels, classes or numbers, by attention over the words"
     looks_at = "text"
+    reads_texts = True
     knows: ClassVar = {"words": list, "sizes": dict}
     load = seedless(load)
 
@@ -157,6 +165,36 @@ class TextsTask(LabelledTask, settings=SETTINGS):
         panels = [(text, head) for head in answer.heads]
         return Prediction("\n".join(lines), text_figure("Attention over a text", found, panels, _CAPTION))
 
+    def holds_many(self, path: Path, info: dict[str, Any]) -> bool:
+        """Whether it is a table."""
+        return bool(table_kind(path))
+
+    def predict_file(
+        self, model: nn.Module, info: dict[str, Any], path: Path, column: str = "", keep: Sequence[str] = ()
+    ) -> Iterator[FileAnswer]:
+        """The label of every text of a table; of continuous attention, the first and the last word of its interval."""
+        known, most, classes = _numbers(info), info["sizes"]["max_length"], info["classes"]
+        column = column or info.get("of_table", {}).get("column", TextsData.text)
+
+        def read(row: TableRow) -> list[str]:
+            words = split_words(row.text(column))[:most]
+            if not words:
+                raise row.place.problem(f"no words in the column {column}")
+            return words
+
+        def answer(texts: list[list[str]]) -> list[dict[str, Any]]:
+            numbers = [torch.tensor([known.get(word, UNKNOWN) for word in words]) for words in texts]
+            output = model({"tokens": pad_sequence(numbers, batch_first=True, padding_value=PADDING)})
+            told = told_of(output, classes)
+            for head, found in enumerate(output.heads):
+                _add_words(told, texts, attended_interval(found), *(numbered(n, head, output.heads) for n in _ENDS))
+            for each, words, inside in zip(told, texts, output.inside.tolist(), strict=True):
+                # Padding ends the rows of `inside`.
+                each["attended words"] = " ".join(w for w, seen in zip(words, inside, strict=False) if seen)
+            return told
+
+        return answered(table_inputs(path, column, keep, read), answer)
+
     @torch.no_grad()
     def look(self, model: nn.Module, info: dict[str, Any], given: Any) -> Look:
         """The words of a text, as many as the model reads."""
@@ -169,6 +207,16 @@ class TextsTask(LabelledTask, settings=SETTINGS):
         shown = {"classes": info["classes"], "words": words}
         attend: Any = reader.attention.heads[0]
         return look_of(attend.attend, reader.encode(tokens), answer.heads, reader.decision.probabilities, **shown)
+
+
+def _add_words(told: list[dict[str, Any]], texts: list[list[str]], ends: Any, first: str, last: str) -> None:
+    """The numbers, from 1, of the first and the last word that an interval of each text touches."""
+    if ends is None:
+        return
+    for each, words, low, high in zip(told, texts, *(end.tolist() for end in ends), strict=True):
+        is_there = low < 1 and high > 0
+        each[first] = 1 + int(max(low, 0) * len(words)) if is_there else ""
+        each[last] = min(1 + int(high * len(words)), len(words)) if is_there else ""
 
 
 def _numbers(info: dict[str, Any]) -> dict[str, int]:

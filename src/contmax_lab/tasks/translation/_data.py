@@ -254,6 +254,7 @@ def load(data: TranslationData) -> Splits:
         "vocabulary": len(read.pieces),
         "texts": [*valid, *test],
         "prepared": str(read.folder),
+        "of_sentences": {"lowercase": bool(data.lowercase)},
         "longest": int(train.source.lengths.max()) if len(train) else 0,
     }
     return Splits(train, parts["valid"], parts["test"], info)

@@ -1,18 +1,21 @@
 """Where trained models look in the source sentence, for each piece of a translation."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 
 from contmax.densities import BetaGaussian
 from contmax.viz import plot_alignment
-from contmax_lab.contract import Figure, Prediction, TrainedRun
+from contmax_lab.contract import Figure, FileAnswer, Prediction, TrainedRun
+from contmax_lab.data import BrokenRow, read_lines
 from contmax_lab.drawing import Theme, new_axes
 from contmax_lab.errors import UsageError
+from contmax_lab.labelled import Input, answered
 from contmax_lab.tasks.translation import TranslationModel
 from contmax_lab.tasks.translation._attention import Guesses, shares
 from contmax_lab.tasks.translation._data import (
@@ -32,6 +35,8 @@ from contmax_lab.tasks.translation._transformer import Transformer
 _PIECES = 11
 _SENTENCES = 3
 _INCHES_PER_PIECE = 0.24
+# Sentences of a file that are translated at once.
+_TOGETHER = 16
 # The share of the attention that the pieces named in a printed alignment hold.
 _MOST = 0.9
 _NAMES = {"discrete": "discrete", "continuous": "continuous", "combined": "discrete + continuous"}
@@ -100,6 +105,31 @@ def predicted(trained: TrainedRun, words: Sequence[str]) -> Prediction:
     lines = [f"{piece:{width}}  {' '.join(_attended(found, row))}" for row, piece in enumerate(found.said)]
     answer = as_text(spoken[0].tolist(), trained.splits.info["pieces"])
     return Prediction("\n".join([answer, "", *lines]), _figure("Attention of a translation", [found], text))
+
+
+def translated_file(
+    model: nn.Module, info: dict[str, Any], path: Path, column: str = "", keep: Sequence[str] = ()
+) -> Iterator[FileAnswer]:
+    """The translations of a text file with a sentence in each line; arguments as of `Task.predict_file`."""
+    if column or keep:
+        raise UsageError("a text file with a sentence in each line has no columns; leave out --column and --keep")
+    encoder = read_encoder(Path(info["prepared"]) / TOKENIZER_FILE)
+
+    def inputs() -> Iterator[Input[str]]:
+        for line in read_lines(path):
+            number, text = (line.place.line, "") if isinstance(line, BrokenRow) else line
+            sentence = normalised(text, lowercase=info["of_sentences"]["lowercase"])
+            problem = line.text if isinstance(line, BrokenRow) else "" if sentence else "no sentence"
+            name = {"line": number, "source": text}
+            yield Input(name, sentence or None, f"line {number}: {problem}" if problem else "")
+
+    def answer(sentences: list[str]) -> list[dict[str, Any]]:
+        numbers = [[*encoder.encode(text, add_special_tokens=False).ids, END] for text in sentences]
+        source = pad_sequence([torch.tensor(own) for own in numbers], batch_first=True, padding_value=PADDING)
+        said = cast(Translator | Transformer, model).translated(source).tolist()
+        return [{"translation": as_text(own, info["pieces"])} for own in said]
+
+    return answered(inputs(), answer, _TOGETHER)
 
 
 def _attended(found: Looked, row: int) -> list[str]:

@@ -4,6 +4,7 @@ import importlib.util
 import itertools
 import math
 from collections.abc import Mapping, Sequence, Sized
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -17,7 +18,7 @@ from contmax_lab.packages import require
 from contmax_lab.tasks.translation import SETTINGS, TranslationModel
 from contmax_lab.tasks.translation._attention import Guesses, attention_measures
 from contmax_lab.tasks.translation._data import PADDING, Pairs, as_text, load
-from contmax_lab.tasks.translation._figures import alignments, predicted
+from contmax_lab.tasks.translation._figures import alignments, predicted, translated_file
 from contmax_lab.tasks.translation._model import Translator
 from contmax_lab.tasks.translation._table import TABLES
 from contmax_lab.tasks.translation._transformer import Transformer
@@ -158,10 +159,12 @@ class Translation(Task, settings=SETTINGS):
     summary = "sentences into another language, by attention over the source sentence"
     curves = ("loss", "accuracy", "attended")
     repeats_steps = True
+    reads_texts = True
     load = seedless(load)
     compare = staticmethod(differences)
     figures = staticmethod(alignments)
     predict = staticmethod(predicted)
+    predict_file = staticmethod(translated_file)
 
     def build(self, model: TranslationModel, splits: Splits) -> nn.Module:
         """A network with fresh weights."""
@@ -226,6 +229,10 @@ class Translation(Task, settings=SETTINGS):
     def score(self, kept: Mapping[str, str]) -> dict[str, float]:
         """BLEU and chrF of the translations, where sacreBLEU is installed."""
         return scores(read_lines(kept[FILE])) if FILE in kept else {}
+
+    def holds_many(self, path: Path, info: dict[str, Any]) -> bool:
+        """Whether it is a file: a sentence in each line."""
+        return path.is_file()
 
     def tables(self) -> Sequence[Table]:
         """Multi30k, Tatoeba, and sentences longer than in training."""

@@ -1,17 +1,27 @@
 """Reading any English text with a model from a folder, and making such a folder from a run."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self, cast
 
 import torch
 from torch import Tensor, nn
 
-from contmax_lab.contract import Figure, Look, Prediction, Section, TrainedRun
+from contmax_lab.contract import Figure, FileAnswer, Look, Prediction, Section, TrainedRun
+from contmax_lab.data import TableRow
 from contmax_lab.errors import UsageError
 from contmax_lab.files import plain
-from contmax_lab.labelled import look_of, model_settings, read_card, read_weights, text_figure, write_model
+from contmax_lab.labelled import (
+    answered,
+    look_of,
+    model_settings,
+    read_card,
+    read_weights,
+    table_inputs,
+    text_figure,
+    write_model,
+)
 from contmax_lab.tasks.documents import DocumentsModel
 from contmax_lab.tasks.documents._data import FIRST_WORD, UNKNOWN
 from contmax_lab.tasks.documents._model import Reader
@@ -130,6 +140,38 @@ class PretrainedReader:
         sure = verdict.probability if positive else 1 - verdict.probability
         return Prediction(f"{_CLASSES[positive]} ({sure:.0%})\n{verdict.marked()}", verdict.figure("Attention"))
 
+    def predict_file(self, path: Path, column: str, keep: Sequence[str]) -> Iterator[FileAnswer]:
+        """The verdict on every text of a table, with its attended words."""
+
+        def read(row: TableRow) -> list[str]:
+            try:
+                return self._tokens(row.text(column))[0]
+            except UsageError as error:
+                raise row.place.problem(str(error)) from None
+
+        def answer(texts: list[list[str]]) -> list[dict[str, Any]]:
+            # One at a time: texts may be of very different lengths.
+            return [self._told(words) for words in texts]
+
+        return answered(table_inputs(path, column, keep, read), answer, most=1)
+
+    def _told(self, words: list[str]) -> dict[str, Any]:
+        reading = self.model({"tokens": self._numbered(words)})
+        positive, inside = float(reading.logits.sigmoid()), reading.inside[0].tolist()
+        of_classes = dict(zip(_CLASSES, (1 - positive, positive), strict=True))
+        best = max(of_classes, key=of_classes.__getitem__)
+        attended = [word for word, seen in zip(words, inside, strict=True) if seen]
+        return {
+            "prediction": best,
+            "probability": of_classes[best],
+            **{f"p({name})": share for name, share in of_classes.items()},
+            "attended": len(attended) / len(words),
+            "attended words": " ".join(attended),
+        }
+
+    def _numbered(self, words: Sequence[str]) -> Tensor:
+        return torch.tensor([[self._numbers.get(word, UNKNOWN) for word in words]])
+
     def _tokens(self, text: str) -> tuple[list[str], Tensor]:
         """The words, and their numbers (1, L)."""
         words = tokenize(text)
@@ -137,7 +179,7 @@ class PretrainedReader:
             raise UsageError("the text has no words; pass a sentence or two")
         if not any(word in self._numbers for word in words):
             raise UsageError(f"the model knows {len(self.words):,} English words, but none of this text; pass another")
-        return words, torch.tensor([[self._numbers.get(word, UNKNOWN) for word in words]])
+        return words, self._numbered(words)
 
 
 def examples_section(reader: PretrainedReader, texts: Sequence[str] = EXAMPLES) -> Section:
