@@ -222,3 +222,13 @@ def test_the_mean_of_a_cotangent_keeps_what_its_dtype_drops():
     assert ((means - means.float()).abs() > 5e-6).any()
     (gradient,) = torch.autograd.grad(p, x, g)
     assert (gradient.double().mean(-1).abs() < 1e-6).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("k", [1, 2, 3, 4, 5, 6, 10])
+def test_alphas_within_rounding_of_an_integer_order(k, dtype):
+    """A rising α passes numbers such as 1.2000000000000002, where k = 1/(α − 1) is 5 to rounding and α exceeds 1.2."""
+    x, alpha = torch.randn(3, 12, dtype=dtype), 1 + 1 / k
+    for near in (math.nextafter(alpha, 1), alpha, math.nextafter(alpha, 3), alpha + 2e-16 * k, alpha + 1e-8):
+        exact = contmax.entmax(x.double(), alpha) if dtype == torch.float32 else contmax.entmax(x, alpha + 1e-13)
+        assert torch.allclose(contmax.entmax(x, near).double(), exact, atol=1e-5)
