@@ -306,8 +306,8 @@ def _checked(p: Tensor, target: Tensor, dim: int, ignore_index: int) -> tuple[Te
     check_scores(p, dim, "a measure of probabilities")
     p = p.movedim(dim, -1).to(wide_dtype(p.dtype))
     if is_eager_cpu(p) and p.numel():
-        low, off = p.detach().min().item(), (p.detach().sum(-1, dtype=torch.float64) - 1).abs()
-        off = torch.where((p.detach() == 0).all(-1), 0, off).max().item()
+        low, total = p.detach().min().item(), p.detach().sum(-1, dtype=torch.float64)
+        off = torch.where((p.detach() == 0).all(-1), 0, total - 1).abs().max().item()
         if low < 0 or off > 1e-2:
             raise ValueError(
                 f"probabilities must be ≥ 0 with sum 1 along dim {dim}; got minimum {low:g}, sums up to {off:g} "
