@@ -41,13 +41,14 @@ CHECKED = [
     "prediction",
     "losses",
     "nn",
+    "output",
     "basis",
     "signal",
     "expectations",
 ]
 
-# Collecting doctests there imports transformers, which takes seconds; tests/integrations runs these doctests.
-collect_ignore = ["src/contmax/integrations/transformers"]
+# Collecting doctests there imports transformers or JAX, which takes seconds; tests/integrations runs these doctests.
+collect_ignore = ["src/contmax/integrations/transformers", "src/contmax/integrations/jax.py"]
 
 # The longest test files, in the order in which they start.
 LONG = (

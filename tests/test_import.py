@@ -10,8 +10,8 @@ from fresh import Program, run_each
 
 ROOT = Path(__file__).parent.parent
 MODULES = ("attention", "basis", "deformed", "densities", "domains", "expectations", "integrations", "losses", "maps")
-MODULES += ("nn", "prediction", "signal")
-OPTIONAL = ("numba", "triton", "matplotlib", "jaxtyping", "scipy", "contmax_lab", "transformers")
+MODULES += ("nn", "output", "prediction", "signal")
+OPTIONAL = ("numba", "triton", "matplotlib", "jaxtyping", "scipy", "contmax_lab", "transformers", "jax")
 
 
 PAGES = "pages without matplotlib"

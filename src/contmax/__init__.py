@@ -17,8 +17,9 @@ Read from left to right, as the data flows::
 `continuous_attention`       all of it in one call: observations and a density → context
 `losses`                     Fenchel–Young losses, finite and continuous
 `nn`                         modules
+`output`                     measures of sparse output layers, prediction sets with coverage
 `deformed`                   β-logarithms and β-exponentials, Tsallis negentropies, escorts
-`integrations`               `contmax.integrations.entmax`: drop-in for the `entmax` package
+`integrations`               `contmax.integrations.entmax`: drop-in for the `entmax` package; transformers; JAX
 `viz`                        `import contmax.viz`: pictures and pages of densities and attention
 `clear_caches`               empty all caches of the library
 ===========================  ============================================================================
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from contmax import losses as losses
     from contmax import maps as maps
     from contmax import nn as nn
+    from contmax import output as output
     from contmax import prediction as prediction
     from contmax._caches import clear_caches as clear_caches
     from contmax.attention import KeyPages as KeyPages
@@ -80,6 +82,7 @@ _MODULES = (
     "losses",
     "maps",
     "nn",
+    "output",
     "prediction",
 )
 

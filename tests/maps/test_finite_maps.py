@@ -273,6 +273,17 @@ def test_temperature_is_differentiable_and_broadcasts():
     assert gradcheck(lambda x, t: contmax.sparsemax(x, temperature=t), (x, temperature), fast_mode=True)
 
 
+@pytest.mark.parametrize("alpha", [0.7, 1.0, 1.5, 4.0])
+def test_masked_scores_have_no_part_in_the_gradient_of_a_temperature(alpha):
+    x, mask = torch.randn(3, 5, dtype=F64), torch.tensor([True, False, True, True, True])
+    weight = torch.randn(3, 5, dtype=F64)
+    temperature = torch.full((3, 1), 0.7, dtype=F64, requires_grad=True)
+    p = contmax.entmax(x, alpha, mask=mask, temperature=temperature)
+    (grad,) = torch.autograd.grad((p * weight).sum(), temperature)
+    p = contmax.entmax(x[:, mask], alpha, temperature=temperature)
+    torch.testing.assert_close(grad, torch.autograd.grad((p * weight[:, mask]).sum(), temperature)[0])
+
+
 @pytest.mark.parametrize("shift", [0.0, 1000.0, -1000.0])  # of which a quotient overflows
 @pytest.mark.parametrize("temperature", [1e-40, 1e-300, torch.tensor(1e-40)])
 def test_the_lowest_temperatures_are_the_maximum(temperature, shift):

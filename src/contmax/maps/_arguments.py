@@ -62,9 +62,12 @@ def tempered(scores: Tensor, temperature: float | Tensor, dim: int) -> Tensor:
         )
     # Raise the temperature to at least `smallest`, which has a finite inverse. Scores less their maximum are at most 0,
     # so the quotient can overflow only to −inf, a score with probability 0.
-    smallest = torch.finfo(scores.dtype).tiny
-    temperature = temperature.clamp(min=smallest) if isinstance(temperature, Tensor) else max(temperature, smallest)
-    return below_maximum(scores, dim) / temperature
+    smallest, shifted = torch.finfo(scores.dtype).tiny, below_maximum(scores, dim)
+    if not isinstance(temperature, Tensor):
+        return shifted / max(temperature, smallest)
+    # Masked scores are not divided: they would make the derivative in the temperature NaN.
+    masked = shifted == -torch.inf
+    return (shifted.masked_fill(masked, 0) / temperature.clamp(min=smallest)).masked_fill(masked, -torch.inf)
 
 
 def checked_alpha(alpha: float | Tensor, scores: Tensor, dim: int) -> float | Tensor:

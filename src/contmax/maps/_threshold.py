@@ -110,7 +110,7 @@ def sorted_probabilities(scores: Tensor, alpha: float | Tensor, weights: Tensor 
     epsilon = alpha.double() - 1 if isinstance(alpha, Tensor) else alpha - 1
     x, order = scores.double().sort(descending=True)
     w = torch.ones_like(x) if weights is None else weights.double().expand_as(x).gather(-1, order)
-    position = _last_in_support(x, w, epsilon)
+    position = last_in_support(x, w, epsilon)
     inside = torch.arange(x.shape[-1], device=x.device) <= position
     w = torch.where(inside, w, 0)
     log_base = torch.where(inside, _log_base(x, x.gather(-1, position), epsilon), -torch.inf)
@@ -126,7 +126,7 @@ def _log_base(x: Tensor, lowest: Tensor, epsilon: float | Tensor) -> Tensor:
     return (gap.log() + scale) / epsilon
 
 
-def _last_in_support(x: Tensor, w: Tensor, epsilon: float | Tensor) -> Tensor:
+def last_in_support(x: Tensor, w: Tensor, epsilon: float | Tensor) -> Tensor:
     """Index of the smallest sorted score x_m with Σ_{i<m} w_i p_i(0) < 1; the sum grows with m."""
     low = torch.zeros_like(x[..., :1], dtype=torch.int64)
     high = low + (x.shape[-1] - 1)
