@@ -82,4 +82,5 @@ def _gram(basis: Basis, device: torch.device) -> Tensor:
     panels = torch.arange(count, dtype=torch.float64, device=device).unsqueeze(-1)
     values = basis(low + (high - low) * ((panels + nodes) / count).flatten())
     each = ((high - low) / count * weights).repeat(count)
-    return (values * each.unsqueeze(-1)).mT @ values
+    gram: Tensor = (values * each.unsqueeze(-1)).mT @ values
+    return gram

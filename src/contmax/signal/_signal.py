@@ -310,9 +310,9 @@ def ridge_weights(
     .. math:: G = \Psi^\top\Big(\Psi\Psi^\top + \frac{\lambda}{V^2} I\Big)^{-1}, \qquad B = H G, \qquad
               E_p[V] = \sum_\ell h_\ell\, (G\,E_p[\psi])_\ell
 
-    G depends on the positions alone. Where these stay and the values change, as with features that are learned or scaled
-    anew for every split, G is computed once; ``G @ r`` are the weights that attention with r = E_p[ψ] gives to the
-    single observations, which may be negative and need not sum to 1.
+    G depends on the positions alone. Where these stay and the values change, as with features that are learned or
+    scaled anew for every split, G is computed once; ``G @ r`` are the weights that attention with r = E_p[ψ] gives to
+    the single observations, which may be negative and need not sum to 1.
 
     Args:
         positions: where the observations were made, in the unit of the basis: (L,) or (*batch, L) for N = 1, (L, N) or

@@ -1,7 +1,7 @@
 """Intensive care: does a patient die in hospital, from 48 hours of 37 variables, each measured at times of its own?
 
-PhysioNet/CinC Challenge 2012, sets a and b (``--data.path``). Nothing is moved to a grid: each variable is a signal over
-the time before its own last observation, and attention looks at learned intervals of it. Baselines stand beside it.
+PhysioNet/CinC Challenge 2012, sets a and b (``--data.path``). Nothing is moved to a grid: each variable is a signal
+over the time before its own last observation, and attention looks at learned intervals of it.
 """
 
 import dataclasses
@@ -23,8 +23,8 @@ class PhysionetData:
     """Which stays are learned from, and which test.
 
     Args:
-        path: folder with set-a, Outcomes-a.txt and perhaps set-b, Outcomes-b.txt; or a folder that contmax data features
-            physionet has prepared, which is small.
+        path: folder with set-a, Outcomes-a.txt and perhaps set-b, Outcomes-b.txt; or a small folder that contmax data
+            features physionet has prepared.
         cache: folder for the prepared file; by default .contmax in the folder of the sets.
         sets: a = 4,000 stays, ab = all 8,000.
         split: mtan = the split of Shukla & Marlin 2021, of set a; folds = one of five parts of the stays tests, each
@@ -54,8 +54,8 @@ class PhysionetModel:
     """The network.
 
     Args:
-        kind: logistic and boosting see the last value of each variable, its count and the time since; gru-d and mtan are
-            recurrent and attending baselines; intervals = attention to learned intervals of each variable.
+        kind: logistic and boosting see the last value of each variable, its count and the time since; gru-d and mtan
+            are recurrent and attending baselines; intervals = attention to learned intervals of each variable.
         weighing: of intervals: continuous = the mean of a signal under a density; kernel = weights of single
             observations by a Gaussian of their time; kernel-dt = these times the span that each stands for; scores =
             weights by a small network of value and time.

@@ -28,7 +28,7 @@ class Boosting(nn.Module):
 
     feature: Tensor
     threshold: Tensor
-    children: Tensor
+    branches: Tensor
     value: Tensor
 
     def __init__(self, model: PhysionetModel) -> None:
@@ -37,8 +37,8 @@ class Boosting(nn.Module):
         nodes = 2 * model.leaves - 1
         self.register_buffer("feature", torch.zeros(TREES, nodes, dtype=torch.int64))
         self.register_buffer("threshold", torch.zeros(TREES, nodes))
-        # Both children of a leaf are the leaf.
-        self.register_buffer("children", torch.zeros(TREES, nodes, 2, dtype=torch.int64))
+        # Both branches of a leaf are the leaf.
+        self.register_buffer("branches", torch.zeros(TREES, nodes, 2, dtype=torch.int64))
         self.register_buffer("value", torch.zeros(TREES, nodes))
         # The only number that steps of gradient could change.
         self.offset = nn.Parameter(torch.zeros(()))
@@ -74,7 +74,7 @@ class Boosting(nn.Module):
             own = torch.arange(count)
             for side, name in enumerate(("left", "right")):
                 child = torch.from_numpy(nodes[name].astype("int64"))
-                self.children[tree, :count, side] = torch.where(is_leaf, own, child)
+                self.branches[tree, :count, side] = torch.where(is_leaf, own, child)
             self.feature[tree, :count] = torch.from_numpy(nodes["feature_idx"].astype("int64"))
             self.threshold[tree, :count] = torch.from_numpy(nodes["num_threshold"].astype("float32"))
             self.value[tree, :count] = torch.from_numpy(nodes["value"].astype("float32"))
@@ -87,7 +87,7 @@ class Boosting(nn.Module):
         node = torch.zeros(len(summary), TREES, dtype=torch.int64, device=summary.device)
         for _ in range(self.model.leaves - 1):
             right = summary.gather(1, self.feature[tree, node]) > self.threshold[tree, node]
-            node = self.children[tree, node, right.long()]
+            node = self.branches[tree, node, right.long()]
         return self.value[tree, node]
 
     def forward(self, batch: Batch) -> Tensor:

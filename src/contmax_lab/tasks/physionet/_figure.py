@@ -64,10 +64,10 @@ def picture(run: TrainedRun, examples: Sequence[int] = ()) -> Figure:
     return Figure(
         "Hours that the model looks at",
         draw,
-        f"One stay of the validation part; the model gives a probability of death of {probability:.0%}, and the patient "
-        f"{outcome}. Dots: what was measured. Colours: the two intervals of each variable that the linear decision weighs "
-        "most; outside of them, for α > 1, the density is exactly zero. They lie before the last observation of the "
-        "variable, which is why they differ between variables.",
+        f"One stay of the validation part; the model gives a probability of death of {probability:.0%}; the patient "
+        f"{outcome}. Dots: what was measured. Colours: the two intervals of each variable that the linear decision "
+        "weighs most; outside of them, for α > 1, the density is exactly zero. They lie before the last observation of "
+        "the variable, which is why they differ between variables.",
     )
 
 

@@ -79,7 +79,8 @@ class Intervals(LinearStart):
         elif isinstance(alpha, Tensor):
             # One number for all variables: its formula is simpler than that of many.
             alpha = float(alpha.flatten()[0])
-        return contmax.densities.BetaGaussian.from_moments(self.location, self.scale.square(), alpha)
+        variance: Tensor = self.scale.square()
+        return contmax.densities.BetaGaussian.from_moments(self.location, variance, alpha)
 
     def features(self, batch: Batch) -> Tensor:
         """The summary and what the intervals held, (B, S + 4·C·J)."""
@@ -92,7 +93,8 @@ class Intervals(LinearStart):
         """E_p of all channels of the signals, (B, C, K, 4) → (B, C, J, 4)."""
         r = contmax.expectation(self.densities(), self.basis).to(signals.dtype)
         flat = signals.permute(1, 2, 0, 3).flatten(2)
-        return (r @ flat).unflatten(-1, (len(signals), -1)).permute(2, 0, 1, 3)
+        held: Tensor = (r @ flat).unflatten(-1, (len(signals), -1)).permute(2, 0, 1, 3)
+        return held
 
     def _of_observations(self, batch: Batch) -> Tensor:
         """Weighted means of observations, and sums of kernels, (B, C, J, 4)."""
@@ -100,7 +102,8 @@ class Intervals(LinearStart):
         values = torch.where(batch["mask"], batch["values"], 0.0)
         hinges = torch.stack([values, (values - 0.5).relu(), (-values - 0.5).relu()], -1).unsqueeze(-2)
         each = torch.cat([weights.unsqueeze(-1) * hinges, kernel.unsqueeze(-1)], -1)
-        return _sums(each, group, len(values)).unflatten(0, (len(values), _C))
+        held: Tensor = _sums(each, group, len(values)).unflatten(0, (len(values), _C))
+        return held
 
     def weights(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
         """Weights of single observations, which sum to 1 in each variable; kernels of their times; their sequences.
@@ -137,7 +140,7 @@ class Intervals(LinearStart):
         logits: Tensor = self.skip(features) + self.decide(self.dropout(hidden))
         return logits.squeeze(-1)
 
-    # -- where it looks --------------------------------------------------------------------------------------------------
+    # -- where it looks ------------------------------------------------------------------------------------------------
 
     def importance(self) -> Tensor:
         """How much the decision depends on what each interval held: sums of |weights| of the linear part, (C, J)."""
@@ -163,7 +166,7 @@ class Intervals(LinearStart):
         return relevance * batch["mask"]
 
     def interval_hours(self) -> Tensor:
-        """Both ends of what each density sees, in hours before the last observation, (C, J, 2); of α = 1 two deviations."""
+        """Both ends of what each density sees, in hours before the last observation, (C, J, 2); α = 1: 2 deviations."""
         densities = self.densities()
         reach = torch.as_tensor(densities.half_width)
         reach = torch.where(reach.isfinite(), reach, 2 * self.scale)

@@ -138,7 +138,9 @@ def _read_outcomes(path: Path) -> dict[int, int]:
     lines = path.read_text(encoding="utf-8").splitlines()
     head = lines[0].split(",") if lines else []
     if "RecordID" not in head or "In-hospital_death" not in head:
-        raise LabError(f"{path}:1: got {','.join(head) or 'nothing'}; the columns RecordID and In-hospital_death are needed")
+        raise LabError(
+            f"{path}:1: got {','.join(head) or 'nothing'}; the columns RecordID and In-hospital_death are needed"
+        )
     record, death = head.index("RecordID"), head.index("In-hospital_death")
     died = {}
     for number, line in enumerate(lines[1:], start=2):
@@ -156,7 +158,9 @@ def _read_stay(path: Path) -> tuple[int, list[float], list[tuple[int, int, float
     """
     lines = path.read_text(encoding="utf-8").splitlines()
     if not lines or lines[0] != "Time,Parameter,Value":
-        raise LabError(f"{path}:1: got {lines[0] if lines else 'nothing'!r}; the first line has to be Time,Parameter,Value")
+        raise LabError(
+            f"{path}:1: got {lines[0] if lines else 'nothing'!r}; the first line has to be Time,Parameter,Value"
+        )
     record, static, found = -1, dict.fromkeys(STATIC, float("nan")), []
     for number, line in enumerate(lines[1:], start=2):
         time, _, rest = line.partition(",")

@@ -98,8 +98,8 @@ def last_seen(values: Tensor, seen: Tensor) -> tuple[Tensor, Tensor]:
 class Mtan(nn.Module):
     r"""mTAND-Enc: attention from reference points to the times of each variable, a GRU over the points, a classifier.
 
-    .. math:: \hat x_c(r) = \frac{\sum_\ell m_{c\ell}\, e^{s(r, t_\ell)}\, x_{c\ell}}{\sum_\ell m_{c\ell}\, e^{s(r, t_\ell)}}, \qquad
-              s(r, t) = \frac{(W_q\phi(r))^\top W_k\phi(t)}{\sqrt{d}}
+    .. math:: \hat x_c(r) = \frac{\sum_\ell m_{c\ell}\, e^{s(r, t_\ell)}\, x_{c\ell}}
+              {\sum_\ell m_{c\ell}\, e^{s(r, t_\ell)}}, \qquad s(r, t) = \frac{(W_q\phi(r))^\top W_k\phi(t)}{\sqrt{d}}
 
     φ is learned: one linear number and sines. A variable that was never observed, and one whose observations have no
     weight, gives 0; the masks, attended in the same way, say so. The weights are those of the published code; the sums
@@ -139,7 +139,9 @@ class Mtan(nn.Module):
         """
         times, place, count = distinct_times(batch["hours"] / HOURS, batch["mask"])
         values, seen = on_grid(batch, place, times.shape[1])
-        scores = self.query(self.embedded(self.reference)) @ self.key(self.embedded(times)).mT / math.sqrt(_TIME_NUMBERS)
+        scores = (
+            self.query(self.embedded(self.reference)) @ self.key(self.embedded(times)).mT / math.sqrt(_TIME_NUMBERS)
+        )
         exists = torch.arange(times.shape[1], device=times.device) < count.unsqueeze(-1)
         scores = scores.masked_fill(~exists.unsqueeze(1), -torch.inf)
         most = scores.amax(-1, keepdim=True)

@@ -153,9 +153,7 @@ class Scale:
         scale = cls(logged, low, high, centre, width, *nothing)
         summary = _summary(training, scale.values(training))
         deviation = summary.std(0)
-        return dataclasses.replace(
-            scale, mean=summary.mean(0), deviation=torch.where(deviation > 1e-6, deviation, 1.0)
-        )
+        return dataclasses.replace(scale, mean=summary.mean(0), deviation=torch.where(deviation > 1e-6, deviation, 1.0))
 
     def values(self, cohort: Cohort) -> Tensor:
         """Values of the observations in deviations from the mean, (N,)."""
@@ -228,7 +226,13 @@ class Stays:
 
     @classmethod
     def of(
-        cls, cohort: Cohort, scale: Scale, data: PhysionetData, *, is_test: bool, known: tuple[Tensor, Tensor] | None = None
+        cls,
+        cohort: Cohort,
+        scale: Scale,
+        data: PhysionetData,
+        *,
+        is_test: bool,
+        known: tuple[Tensor, Tensor] | None = None,
     ) -> "Stays":
         """Scale, summarise, fit signals.
 
@@ -333,7 +337,7 @@ def weights_and_intensity(cohort: Cohort, data: PhysionetData) -> tuple[Tensor, 
     intensity = torch.zeros(len(counts), basis.num_functions)
     for low, high in zip((0, *_TOGETHER), _TOGETHER, strict=False):
         chosen = ((counts > low) & (counts <= high)).nonzero().squeeze(-1)
-        for some in chosen.split(max(1, _ROWS * 16 // high)):
+        for some in chosen.split(max(1, _ROWS * 16 // high)) if len(chosen) else ():
             steps = torch.arange(int(counts[some].max()))
             mask = steps < counts[some].unsqueeze(-1)
             places = torch.where(mask, (ends - counts)[some].unsqueeze(-1) + steps, 0)
@@ -381,7 +385,8 @@ def load(data: PhysionetData) -> Splits:
         parts.append(Stays.of(part, scale, data, is_test=place == 2, known=fits))
     died = [f"{float(part.cohort.died.float().mean()):.1%}" for part in parts]
     info = {"numbers": parts[0].summary.shape[-1], "died": tuple(died), "data": data, "stays": parts}
-    return Splits(*parts, info)
+    train, valid, test = parts
+    return Splits(train, valid, test, info)
 
 
 def mtan_split(count: int) -> tuple[NDArray, NDArray, NDArray]:
@@ -415,7 +420,7 @@ def folds(died: Sequence[int], fold: int, valid: float) -> tuple[list[int], list
     """
     if fold >= FOLDS:
         raise LabError(f"--data.fold={fold}, but there are {FOLDS} folds, numbered from 0; pass a smaller one")
-    fold_of = {}
+    fold_of: dict[int, int] = {}
     for label in (0, 1):
         own = [place for place in shuffled(len(died), 2012) if died[place] == label]
         if len(own) < FOLDS:
