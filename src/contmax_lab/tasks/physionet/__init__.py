@@ -13,7 +13,7 @@ from jsonargparse.typing import ClosedUnitInterval, NonNegativeInt, OpenUnitInte
 from contmax_lab.contract import Settings
 from contmax_lab.settings import UpTo100, UpTo10000
 
-Layout = Literal["signals", "observations"]
+Layout = Literal["summary", "signals", "observations"]
 Kind = Literal["logistic", "boosting", "gru-d", "mtan", "intervals"]
 Weighing = Literal["continuous", "kernel", "kernel-dt", "scores"]
 
@@ -32,7 +32,8 @@ class PhysionetData:
         fold: which of the parts tests, from 0.
         valid: share of the other stays that is held out for validation, for folds.
         limit: use only this many stays; 0 = all.
-        layout: what a network takes: signals = coefficients of the signals, in advance; observations = all of them.
+        layout: what a network takes beside the summary of a stay: summary = nothing, signals = coefficients of the
+            signals, computed in advance, observations = all of them.
         functions: number of Gaussian basis functions of a signal.
         penalty: of the ridge fit of a signal.
     """

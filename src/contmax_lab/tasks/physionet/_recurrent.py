@@ -16,6 +16,8 @@ _STEPS = int(HOURS)
 _REFERENCES = 48
 _TIME_NUMBERS = 32
 _LEAST = 1e-9
+# Deviation of the rates of the sines of a time embedding, in radians per stay.
+_RATE = 10.0
 
 
 class GruD(nn.Module):
@@ -117,6 +119,8 @@ class Mtan(nn.Module):
         super().__init__()
         width = model.hidden_dim
         self.linear_time, self.periodic_time = nn.Linear(1, 1), nn.Linear(1, _TIME_NUMBERS - 1)
+        # Rates that tell hours apart: times are shares of the stay, and steps of gradient move rates slowly.
+        nn.init.normal_(self.periodic_time.weight, std=_RATE)
         self.query, self.key = (nn.Linear(_TIME_NUMBERS, _TIME_NUMBERS) for _ in range(2))
         self.register_buffer("reference", torch.linspace(0, 1, _REFERENCES), persistent=False)
         self.mixed = nn.Linear(2 * _C, width)

@@ -79,7 +79,7 @@ class Cohort:
         """Number of the sequence, stay · C + variable, of each observation, (N,)."""
         return torch.repeat_interleave(torch.arange(self.counts.numel()), self.counts.flatten())
 
-    @property
+    @functools.cached_property
     def variable(self) -> Tensor:
         """Of each observation, (N,)."""
         return self.group % len(VARIABLES)
@@ -257,7 +257,7 @@ class Stays:
     @property
     def shows_observations(self) -> bool:
         """Whether batches hold the observations."""
-        return self.is_test or self.data.layout == "observations"
+        return self.data.layout == "observations" or (self.is_test and self.data.layout == "signals")
 
     def __len__(self) -> int:
         return len(self.cohort.died)
@@ -415,8 +415,8 @@ def folds(died: Sequence[int], fold: int, valid: float) -> tuple[list[int], list
     """Places of the training, validation and test stays, each with its share of deaths.
 
     Example:
-        >>> folds([0, 1] * 10, fold=0, valid=0.25)[2]
-        [4, 6, 11, 13]
+        >>> [len(part) for part in folds([0, 1] * 10, fold=0, valid=0.25)]
+        [12, 4, 4]
     """
     if fold >= FOLDS:
         raise LabError(f"--data.fold={fold}, but there are {FOLDS} folds, numbered from 0; pass a smaller one")

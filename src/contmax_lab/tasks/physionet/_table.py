@@ -77,7 +77,7 @@ PHYSIONET = Table(
         "span that an observation stands for. Attention with time features: softmax weights by a small network of "
         "value, variable and time.",
         "GRU-D and mTAN (mTAND-Enc) are re-implementations, 64 wide, with 48 steps and reference points, smaller than "
-        "the published ones, and see what is static at the end.",
+        "the published ones; they see what is static at the end, and learn from batches of 64 stays, others of 128.",
         "p moves: a fifth of the observations of each test stay is deleted as if they had not been made, those that "
         "are looked at most (density, or weight, times the weights of the linear decision), or as many of the others "
         "at random; the mean change of the probability of death. interval: length of the intervals in hours, each by "
