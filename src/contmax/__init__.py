@@ -12,8 +12,9 @@ Read from left to right, as the data flows::
                              β-Gaussians, triangular and location–scale families, mixtures
 `regularized_prediction`     the density of an arbitrary score on an interval, a box, nodes or knots
 `basis`, `expectation`       basis functions ψ, and their means under a density
-`fit_signal`,                from observations to a continuous signal, at once or as a stream
-`SignalAccumulator`
+`fit_signal`,                from observations to a continuous signal, at once or as a stream; how densely they
+`SignalAccumulator`,         lie
+`fit_intensity`
 `continuous_attention`       all of it in one call: observations and a density → context
 `losses`                     Fenchel–Young losses, finite and continuous
 `nn`                         modules
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     from contmax.signal import Signal as Signal
     from contmax.signal import SignalAccumulator as SignalAccumulator
     from contmax.signal import continuous_attention as continuous_attention
+    from contmax.signal import fit_intensity as fit_intensity
     from contmax.signal import fit_signal as fit_signal
 
 # Name → the module that defines it. Type checkers read the imports above; a test checks that both agree.
@@ -69,6 +71,7 @@ _DEFINED_IN = {
     "Signal": "signal",
     "SignalAccumulator": "signal",
     "continuous_attention": "signal",
+    "fit_intensity": "signal",
     "fit_signal": "signal",
 }
 _MODULES = (

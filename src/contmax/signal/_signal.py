@@ -298,6 +298,55 @@ def fit_signal(
     return Signal(basis, values=values, weights=weights, mask=mask, sites=Sites(positions, grid))
 
 
+def ridge_weights(
+    positions: Float[Tensor, "..."],
+    basis: Basis,
+    *,
+    mask: Bool[Tensor, "..."] | None = None,
+    penalty: float = 0.01,
+) -> Float[Tensor, "... L K"]:
+    r"""What each observation adds to the coefficients of the signal of :func:`fit_signal`, whatever its value.
+
+    .. math:: G = \Psi^\top\Big(\Psi\Psi^\top + \frac{\lambda}{V^2} I\Big)^{-1}, \qquad B = H G, \qquad
+              E_p[V] = \sum_\ell h_\ell\, (G\,E_p[\psi])_\ell
+
+    G depends on the positions alone. Where these stay and the values change, as with features that are learned or
+    scaled anew for every split, G is computed once; ``G @ r`` are the weights that attention with r = E_p[ψ] gives to
+    the single observations, which may be negative and need not sum to 1.
+
+    Args:
+        positions: where the observations were made, in the unit of the basis: (L,) or (*batch, L) for N = 1, (L, N) or
+            (*batch, L, N) for N > 1.
+        basis: ψ, K functions.
+        mask: boolean, (L,) or (*batch, L); True = counts. Masked observations have the weight 0.
+        penalty: λ ≥ 0 of the ridge fit.
+
+    Returns:
+        G, (*batch, L, K), in the dtype of the positions, but at least float32.
+
+    Raises:
+        ValueError: as :func:`fit_signal`.
+
+    Example:
+        >>> import torch, contmax
+        >>> basis = contmax.basis.GaussianBasis.covering(8)
+        >>> t, values = torch.rand(20), torch.randn(20, 3)
+        >>> weights = contmax.signal.ridge_weights(t, basis)
+        >>> signal = contmax.fit_signal(values, basis, positions=t)
+        >>> torch.allclose(weights.mT @ values, signal.coefficients, atol=1e-4)
+        True
+
+    Reference: Martins et al. 2020, Eq. B_regression.
+    """
+    observations = positions.shape if basis.event_dim == 1 else positions.shape[:-1]
+    like = positions.new_empty(()).expand(*observations, 1)
+    check_observations(like, basis.event_dim, positions, mask)
+    require_penalty(penalty)
+    check_grid(observations, basis.event_dim, positions, None)
+    _, design = design_at(positions, basis, mask)
+    return ridge_fit(design, penalty, basis.volume).weights(wide_dtype(positions.dtype))
+
+
 def continuous_attention(
     values: Float[Tensor, "..."],
     density: "Distribution",

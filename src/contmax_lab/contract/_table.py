@@ -13,14 +13,17 @@ class Row:
         variant: of the task's recipe; empty = what the recipe says without one.
         overrides: dotted, on top of it.
         paper: metric → the published figure, on the scale of the printed one.
-        against: label of the row that it is compared with; empty = the baseline of the table.
+        against: label of the row that it is compared with, or of several; empty = the baseline of the table.
+        tries: settings that are tried in each repetition, each a tuple of overrides; each is a training of its own, and
+            the one whose validation examples are best by the monitored metric counts. Empty = there is nothing to try.
     """
 
     label: str
     variant: str = ""
     overrides: tuple[str, ...] = ()
     paper: dict[str, float] = dataclasses.field(default_factory=dict)
-    against: str = ""
+    against: str | tuple[str, ...] = ""
+    tries: tuple[tuple[str, ...], ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,21 +91,35 @@ class Start:
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-    """One training of a table: a repetition of a row."""
+    """One training of a table: a repetition of a row, perhaps one of several tries.
+
+    Args:
+        row, repetition: of the table.
+        attempt: number of the try, from 0; None = the row has no tries, or all of them together are meant.
+    """
 
     row: Row
     repetition: Repetition
+    attempt: int | None = None
+
+    @property
+    def attempts(self) -> tuple["Cell", ...]:
+        """The trainings that the cell takes: one for each try of its row."""
+        numbers = range(len(self.row.tries))
+        return tuple(dataclasses.replace(self, attempt=number) for number in numbers) or (self,)
 
     @property
     def folder(self) -> str:
         """The folder of the training, relative to that of the table."""
         words = "".join(c if c.isalnum() or c == "." else " " for c in self.row.label.lower()).split()
-        return f"{'-'.join(words)}/{self.repetition.name}"
+        place = f"{'-'.join(words)}/{self.repetition.name}"
+        return place if self.attempt is None else f"{place}/try-{self.attempt}"
 
     @property
     def overrides(self) -> list[str]:
-        """The overrides of the row, followed by those of the repetition."""
-        return [*self.row.overrides, *self.repetition.overrides]
+        """The overrides of the row, followed by those of the try and of the repetition."""
+        tried = () if self.attempt is None else self.row.tries[self.attempt]
+        return [*self.row.overrides, *tried, *self.repetition.overrides]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -28,6 +28,7 @@ from contmax_lab.labelled._panels import PanelPicture as PanelPicture
 from contmax_lab.labelled._panels import text_figure as text_figure
 from contmax_lab.labelled._rates import class_metrics as class_metrics
 from contmax_lab.labelled._rates import confusion as confusion
+from contmax_lab.labelled._rates import rank_areas as rank_areas
 from contmax_lab.labelled._task import LabelledTask as LabelledTask
 from contmax_lab.labelled._task import OnInstalledData as OnInstalledData
 from contmax_lab.labelled._task import said as said

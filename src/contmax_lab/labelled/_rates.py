@@ -37,7 +37,7 @@ def class_metrics(scores: Tensor, target: Tensor, rarest: int) -> dict[str, floa
     }
     ranked = log_odds(scores)
     present = ((true > 0) & (true < len(target))).nonzero().flatten().tolist()
-    areas = {c: _areas(ranked[:, c], target == c) for c in present}
+    areas = {c: rank_areas(ranked[:, c], target == c) for c in present}
     if areas:
         metrics["auroc"] = sum(roc for roc, _ in areas.values()) / len(areas)
         one = [rarest] if scores.shape[1] == 2 else present
@@ -71,8 +71,17 @@ def confusion(scores: Tensor, target: Tensor) -> Tensor:
     return torch.bincount(target * count + scores.argmax(-1), minlength=count * count).view(count, count)
 
 
-def _areas(scores: Tensor, positive: Tensor) -> tuple[float, float]:
-    """The areas below the ROC and the precision-recall curve, by thresholds that are the distinct scores."""
+def rank_areas(scores: Tensor, positive: Tensor) -> tuple[float, float]:
+    """The areas below the ROC and the precision-recall curve, by thresholds that are the distinct scores.
+
+    Args:
+        scores: (B,).
+        positive: which examples are of the class, (B,); some are and some are not.
+
+    Example:
+        >>> rank_areas(torch.tensor([0.1, 0.7, 0.9]), torch.tensor([False, True, True]))
+        (1.0, 1.0)
+    """
     order = scores.argsort(descending=True, stable=True)
     falling = scores[order]
     hits = positive[order].double().cumsum(0)

@@ -29,6 +29,7 @@ SHIPPED = {
     "intervals": "intervals",
     "language": "documents/language",
     "minilm": "minilm",
+    "physionet": "physionet",
     "places": "places",
     "series": "series",
     "texts": "texts",

@@ -1,5 +1,6 @@
 """From the results of many trainings to means, differences between rows, distances from the paper, and text."""
 
+import functools
 import math
 import statistics
 from collections.abc import Callable, Sequence
@@ -185,15 +186,25 @@ def paired_differences(table: Table, outcomes: Outcomes) -> list[dict[str, Any]]
         ``low``, ``high`` (None for less than two repetitions), ``count``.
     """
 
-    def cell(row: Row, group: str, key: str) -> dict[str, Any]:
-        ours, others = (values(outcomes, label, group, key) for label in (row.label, row.against or table.baseline))
+    def cell(row: Row, group: str, key: str, against: str) -> dict[str, Any]:
+        ours, others = (values(outcomes, label, group, key) for label in (row.label, against))
         return _interval([ours[name] - others[name] for name in ours if name in others], table.overlap)
 
+    pairs = [(row, against) for row in table.rows for against in _others(table, row) if against != row.label]
     return [
-        {"label": row.label, "against": against, "groups": _by_group(table, row, cell, compared=True)}
-        for row in table.rows
-        if (against := row.against or table.baseline) and row.label != against
+        {
+            "label": row.label,
+            "against": against,
+            "groups": _by_group(table, row, functools.partial(cell, against=against), compared=True),
+        }
+        for row, against in pairs
     ]
+
+
+def _others(table: Table, row: Row) -> tuple[str, ...]:
+    """Labels of the rows that a row is compared with."""
+    wanted = row.against or table.baseline
+    return wanted if isinstance(wanted, tuple) else (wanted,) * bool(wanted)
 
 
 def differences_text(table: Table, differences: list[dict[str, Any]]) -> str:

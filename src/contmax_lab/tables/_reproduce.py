@@ -62,7 +62,8 @@ def reproduce(job: Reproduction) -> str:
     if start is not None and any(override.startswith(f"--{start.key}=") for override in job.overrides):
         start = None
     begin = [] if start is None else [f"--{start.key}={job.runs / _START}"]
-    recipes = {cell.folder: cell_recipe(job.task, cell, [*begin, *job.overrides]) for cell in job.table.cells()}
+    cells = [attempt for cell in job.table.cells() for attempt in cell.attempts]
+    recipes = {cell.folder: cell_recipe(job.task, cell, [*begin, *job.overrides]) for cell in cells}
     left = [
         Training(recipe, job.runs / folder, test=True)
         for folder, recipe in recipes.items()
@@ -79,7 +80,7 @@ def reproduce(job: Reproduction) -> str:
             rows.setdefault(training.folder.parent, []).append(training)
         work = [Ensemble(tuple(cells), row) for row, cells in rows.items()]
     complaint = _train_all(job, work, deadline) if left else None
-    outcomes = [(c, results) for c in job.table.cells() if (results := _scored(job, c))]
+    outcomes = [found for cell in job.table.cells() if (found := _chosen(job, cell, recipes))]
     content = _content(job, recipes, outcomes)
     write_results(job.output, content)
     if complaint:
@@ -130,6 +131,23 @@ def _done(job: Reproduction, folder: str, recipe: Recipe) -> dict[str, Any] | No
             f"{run.folder} was trained with another recipe ({changed[0]}); delete it, or choose another folder"
         )
     return None if run.is_untested() else results
+
+
+def _chosen(job: Reproduction, cell: Cell, recipes: dict[str, Recipe]) -> tuple[Cell, dict[str, Any]] | None:
+    """The try that is best on the validation examples, once all are done, and its results."""
+    tried = [(attempt, _scored(job, attempt)) for attempt in cell.attempts]
+    done = [(attempt, results) for attempt, results in tried if results is not None]
+    if len(done) < len(tried):
+        return None
+
+    def merit(found: tuple[Cell, dict[str, Any]]) -> float:
+        training = recipes[found[0].folder].training
+        return (1.0 if training.goal == "max" else -1.0) * float(found[1]["valid"][training.monitor])
+
+    attempt, results = max(done, key=merit)
+    if attempt.attempt is None:
+        return attempt, results
+    return attempt, {**results, "try": {"number": attempt.attempt, "of": len(done)}}
 
 
 def _scored(job: Reproduction, cell: Cell) -> dict[str, Any] | None:

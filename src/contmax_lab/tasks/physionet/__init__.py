@@ -1,0 +1,85 @@
+"""Intensive care: does a patient die in hospital, from 48 hours of 37 variables, each measured at times of its own?
+
+PhysioNet/CinC Challenge 2012, sets a and b (``--data.path``). Nothing is moved to a grid: each variable is a signal
+over the time before its own last observation, and attention looks at learned intervals of it.
+"""
+
+import dataclasses
+from pathlib import Path
+from typing import Literal
+
+from jsonargparse.typing import ClosedUnitInterval, NonNegativeInt, OpenUnitInterval, PositiveFloat, PositiveInt
+
+from contmax_lab.contract import Settings
+from contmax_lab.settings import UpTo100, UpTo10000
+
+Layout = Literal["summary", "signals", "observations"]
+Kind = Literal["logistic", "boosting", "gru-d", "mtan", "intervals"]
+Weighing = Literal["continuous", "kernel", "kernel-dt", "scores"]
+
+
+@dataclasses.dataclass(frozen=True)
+class PhysionetData:
+    """Which stays are learned from, and which test.
+
+    Args:
+        path: folder with set-a, Outcomes-a.txt and perhaps set-b, Outcomes-b.txt; or a small folder that contmax data
+            features physionet has prepared.
+        cache: folder for the prepared file; by default .contmax in the folder of the sets.
+        sets: a = 4,000 stays, ab = all 8,000.
+        split: mtan = the split of Shukla & Marlin 2021, of set a; folds = one of five parts of the stays tests, each
+            with its share of deaths.
+        fold: which of the parts tests, from 0.
+        valid: share of the other stays that is held out for validation, for folds.
+        limit: use only this many stays; 0 = all.
+        layout: what a network takes beside the summary of a stay: summary = nothing, signals = coefficients of the
+            signals, computed in advance, observations = all of them.
+        functions: number of Gaussian basis functions of a signal.
+        penalty: of the ridge fit of a signal.
+    """
+
+    path: Path | None = None
+    cache: Path | None = None
+    sets: Literal["a", "ab"] = "ab"
+    split: Literal["mtan", "folds"] = "folds"
+    fold: NonNegativeInt = 0
+    valid: OpenUnitInterval = 0.2
+    limit: NonNegativeInt = 0
+    layout: Layout = "signals"
+    functions: UpTo10000 = 8
+    penalty: PositiveFloat = 0.3
+
+
+@dataclasses.dataclass(frozen=True)
+class PhysionetModel:
+    """The network.
+
+    Args:
+        kind: logistic and boosting see the last value of each variable, its count and the time since; gru-d and mtan
+            are recurrent and attending baselines; intervals = attention to learned intervals of each variable.
+        weighing: of intervals: continuous = the mean of a signal under a density; kernel = weights of single
+            observations by a Gaussian of their time; kernel-dt = these times the span that each stands for; scores =
+            weights by a small network of value and time.
+        alpha: of the densities: 1 = Gaussian, 2 = truncated parabola; of the weights by scores 1 = softmax.
+        learn_alpha: learn alpha, between 1 and 2, for each variable and interval; it begins at the value of alpha.
+        heads: intervals of each variable.
+        hidden_dim: channels of the recurrent or hidden layers.
+        dropout: share of the inputs of the decision that is set to 0 in training.
+        ridge: L2 penalty of the logistic regression that is solved first, per stay.
+        rate: of boosting: how much of each tree is added.
+        leaves: of boosting: leaves of a tree.
+    """
+
+    kind: Kind = "intervals"
+    weighing: Weighing = "continuous"
+    alpha: PositiveFloat = 2.0
+    learn_alpha: bool = False
+    heads: UpTo100 = 3
+    hidden_dim: PositiveInt = 64
+    dropout: ClosedUnitInterval = 0.4
+    ridge: PositiveFloat = 0.02
+    rate: PositiveFloat = 0.05
+    leaves: PositiveInt = 8
+
+
+SETTINGS = Settings.of_package(__file__, PhysionetData, PhysionetModel)

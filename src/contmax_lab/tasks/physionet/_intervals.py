@@ -1,0 +1,180 @@
+"""Learned intervals of each variable: continuous, or discrete in one frame that differs in nothing but the weights."""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+import contmax
+from contmax.nn import Entmax
+from contmax_lab.contract import Batch
+from contmax_lab.tasks.physionet import PhysionetData, PhysionetModel
+from contmax_lab.tasks.physionet._reading import VARIABLES
+from contmax_lab.tasks.physionet._start import LinearStart
+from contmax_lab.tasks.physionet._stays import CHANNELS, basis_of, hours_of
+
+_C = len(VARIABLES)
+# The deviation of a density stays inside of these.
+_NARROWEST, _WIDEST = 0.02, 0.6
+_LARGEST = 4.0
+# Rates of sines and cosines of the time that weights by scores see.
+_RATES = (1.0, 2.0, 4.0, 8.0)
+
+
+class Intervals(LinearStart):
+    r"""For each variable c and head j an interval of the time before its last observation; what it held decides.
+
+    .. math:: m_{cj} = E_{p_{cj}}[V_c] \;\text{or}\; \sum_\ell w_{cj\ell}\,h_\ell, \qquad
+              n_{cj} = E_{p_{cj}}[\lambda_c] \;\text{or}\; \sum_\ell k_{cj}(t_\ell)
+
+    V is the signal of the value and of what is above and below half a deviation, λ the intensity of its observations.
+    The decision is linear in these and the summary of the stay, solved for before the training, plus a hidden layer.
+
+    Args:
+        model: its configuration.
+        data: the functions of the signals.
+        numbers: S, of a summary.
+
+    Example:
+        >>> network = Intervals(PhysionetModel(heads=2), PhysionetData(), numbers=120)
+        >>> network({"summary": torch.zeros(5, 120), "signals": torch.randn(5, 37, 8, 4)}).shape
+        torch.Size([5])
+    """
+
+    def __init__(self, model: PhysionetModel, data: PhysionetData, numbers: int) -> None:
+        super().__init__(numbers + _C * model.heads * (CHANNELS + 1))
+        self.weighing, self.heads = model.weighing, model.heads
+        self.basis = basis_of(data)
+        start = torch.linspace(0.05, 0.85, model.heads).expand(_C, -1)
+        self.location = nn.Parameter(start.clone())
+        self.log_scale = nn.Parameter(torch.full((_C, model.heads), math.log(0.4 / model.heads)))
+        alpha = torch.full((_C,), model.alpha)
+        self.index = Entmax(alpha if model.learn_alpha else model.alpha, learnable=model.learn_alpha, num_heads=_C)
+        if model.weighing == "scores":
+            inputs = 2 + 2 * len(_RATES)
+            self.embedding = nn.Embedding(_C, 16)
+            self.score = nn.Sequential(nn.Linear(inputs + 16, 16), nn.Tanh(), nn.Linear(16, model.heads))
+        self.dropout = nn.Dropout(model.dropout)
+        self.hidden = nn.Linear(self.skip.in_features, model.hidden_dim)
+        self.decide = nn.Linear(model.hidden_dim, 1)
+        # The hidden layer begins with nothing to say, so that training begins with the linear decision.
+        nn.init.zeros_(self.decide.weight)
+        nn.init.zeros_(self.decide.bias)
+
+    @property
+    def alpha(self) -> Tensor:
+        """Of each variable, (C, 1)."""
+        return torch.as_tensor(self.index.alpha, dtype=torch.float32).expand(_C).unsqueeze(-1)
+
+    @property
+    def scale(self) -> Tensor:
+        """Deviation of each density, (C, J)."""
+        return self.log_scale.exp().clamp(_NARROWEST, _WIDEST)
+
+    def densities(self) -> contmax.densities.BetaGaussian:
+        """Of each variable and head, over positions, batch shape (C, J)."""
+        alpha = self.index.alpha
+        if self.index.alpha_logit is not None:
+            alpha = torch.as_tensor(alpha).unsqueeze(-1).expand(_C, self.heads)
+        elif isinstance(alpha, Tensor):
+            # One number for all variables: its formula is simpler than that of many.
+            alpha = float(alpha.flatten()[0])
+        variance: Tensor = self.scale.square()
+        return contmax.densities.BetaGaussian.from_moments(self.location, variance, alpha)
+
+    def features(self, batch: Batch) -> Tensor:
+        """The summary and what the intervals held, (B, S + 4·C·J)."""
+        held = self._of_signals(batch["signals"]) if self.weighing == "continuous" else self._of_observations(batch)
+        means, amounts = held[..., :CHANNELS], held[..., CHANNELS:]
+        pooled = torch.cat([means.clamp(-_LARGEST, _LARGEST), amounts.relu().log1p()], -1)
+        return torch.cat([batch["summary"], pooled.flatten(1)], -1)
+
+    def _of_signals(self, signals: Tensor) -> Tensor:
+        """E_p of all channels of the signals, (B, C, K, 4) → (B, C, J, 4)."""
+        r = contmax.expectation(self.densities(), self.basis).to(signals.dtype)
+        flat = signals.permute(1, 2, 0, 3).flatten(2)
+        held: Tensor = (r @ flat).unflatten(-1, (len(signals), -1)).permute(2, 0, 1, 3)
+        return held
+
+    def _of_observations(self, batch: Batch) -> Tensor:
+        """Weighted means of observations, and sums of kernels, (B, C, J, 4)."""
+        weights, kernel, group = self.weights(batch)
+        values = torch.where(batch["mask"], batch["values"], 0.0)
+        hinges = torch.stack([values, (values - 0.5).relu(), (-values - 0.5).relu()], -1).unsqueeze(-2)
+        each = torch.cat([weights.unsqueeze(-1) * hinges, kernel.unsqueeze(-1)], -1)
+        held: Tensor = _sums(each, group, len(values)).unflatten(0, (len(values), _C))
+        return held
+
+    def weights(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+        """Weights of single observations, which sum to 1 in each variable; kernels of their times; their sequences.
+
+        Returns:
+            Weights and kernels, (B, L, J), 0 where padded; the number of the sequence, (B, L).
+        """
+        variable, mask = batch["variable"], batch["mask"].unsqueeze(-1)
+        group = variable + _C * torch.arange(len(variable), device=variable.device).unsqueeze(-1)
+        before = torch.where(batch["mask"], batch["before"], 0.0)
+        location, scale = (nn.functional.embedding(variable, own) for own in (self.location, self.scale))
+        kernel = torch.exp(-0.5 * ((before.unsqueeze(-1) - location) / scale).square()) * mask
+        raised = kernel + 1e-6 * mask
+        if self.weighing == "kernel-dt":
+            raised = raised * batch["span"].unsqueeze(-1)
+        if self.weighing == "scores":
+            raised = self._scores(batch, before).exp() * mask
+        total = _sums(raised, group, len(variable))
+        return raised / total.clamp(min=1e-12)[group], kernel, group
+
+    def _scores(self, batch: Batch, before: Tensor) -> Tensor:
+        angles = before.unsqueeze(-1) * math.pi * torch.tensor(_RATES, device=before.device)
+        values = torch.where(batch["mask"], batch["values"], 0.0)
+        seen = torch.stack([values, before], -1)
+        inputs = torch.cat([seen, angles.sin(), angles.cos(), self.embedding(batch["variable"])], -1)
+        # Bounded, so that no exponential overflows.
+        scores: Tensor = 8 * torch.tanh(self.score(inputs) / 8)
+        return scores
+
+    def forward(self, batch: Batch) -> Tensor:
+        """Logits of death, (B,)."""
+        features = self.features(batch)
+        hidden = torch.relu(self.hidden(self.dropout(features)))
+        logits: Tensor = self.skip(features) + self.decide(self.dropout(hidden))
+        return logits.squeeze(-1)
+
+    # -- where it looks ------------------------------------------------------------------------------------------------
+
+    def importance(self) -> Tensor:
+        """How much the decision depends on what each interval held: sums of |weights| of the linear part, (C, J)."""
+        own = self.skip.weight.squeeze(0)[-_C * self.heads * (CHANNELS + 1) :]
+        return own.abs().view(_C, self.heads, CHANNELS + 1).sum(-1)
+
+    def relevance(self, batch: Batch) -> Tensor:
+        """How much each observation is looked at: densities, or weights, times the importance of the interval, (B, L).
+
+        Only densities, weights and times matter here, not the values of the observations.
+        """
+        variable = batch["variable"]
+        if self.weighing == "continuous":
+            densities = self.densities()
+            alpha = densities.alpha
+            alpha = alpha.expand(_C, self.heads)[variable] if isinstance(alpha, Tensor) and alpha.dim() else alpha
+            places, scales = self.location[variable], self.scale[variable]
+            each = contmax.densities.BetaGaussian.from_moments(places, scales.square(), alpha)
+            held = each.density(batch["before"].unsqueeze(-1))
+        else:
+            held = self.weights(batch)[0]
+        relevance: Tensor = (held * self.importance()[variable]).sum(-1)
+        return relevance * batch["mask"]
+
+    def interval_hours(self) -> Tensor:
+        """Both ends of what each density sees, in hours before the last observation, (C, J, 2); α = 1: 2 deviations."""
+        densities = self.densities()
+        reach = torch.as_tensor(densities.half_width)
+        reach = torch.where(reach.isfinite(), reach, 2 * self.scale)
+        ends = torch.stack([self.location - reach, self.location + reach], -1)
+        return hours_of(ends)
+
+
+def _sums(each: Tensor, group: Tensor, batch: int) -> Tensor:
+    """Sums over the observations of each sequence, (B, L, …) → (B·C, …)."""
+    found = each.new_zeros(batch * _C, *each.shape[2:])
+    return found.index_add(0, group.flatten(), each.flatten(0, 1))

@@ -1,0 +1,186 @@
+"""Two baselines from the literature, re-implemented: GRU-D on a grid of hours, and mTAN on reference points."""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from contmax_lab.contract import Batch
+from contmax_lab.tasks.physionet import PhysionetModel
+from contmax_lab.tasks.physionet._reading import HOURS, VARIABLES
+from contmax_lab.tasks.physionet._stays import STATIC_NUMBERS
+
+_C = len(VARIABLES)
+_STEPS = int(HOURS)
+# Reference points over the stay, and numbers of a time embedding.
+_REFERENCES = 48
+_TIME_NUMBERS = 32
+_LEAST = 1e-9
+# Deviation of the rates of the sines of a time embedding, in radians per stay.
+_RATE = 10.0
+
+
+class GruD(nn.Module):
+    r"""A GRU on hourly means; what was last seen fades towards the mean, and so does the state.
+
+    .. math:: \hat x_t = m_t x_t + (1 - m_t)\,\gamma_t x_{t'}, \qquad \gamma = e^{-\max(0, W\delta_t + b)}, \qquad
+              h_t = \mathrm{GRU}(\hat x_t, m_t, \gamma^h_t \odot h_{t-1})
+
+    m says which variables were observed in an hour, δ how long ago each was; the mean is 0, since values are scaled.
+
+    Args:
+        model: its configuration.
+
+    Reference: Che et al. 2018.
+    """
+
+    def __init__(self, model: PhysionetModel) -> None:
+        super().__init__()
+        width = model.hidden_dim
+        self.fade_input = nn.Parameter(torch.zeros(2, _C))
+        self.fade_state = nn.Linear(_C, width)
+        self.into = nn.Linear(2 * _C, 3 * width)
+        self.again = nn.Linear(width, 3 * width)
+        self.dropout = nn.Dropout(model.dropout)
+        self.decide = nn.Linear(width + STATIC_NUMBERS, 1)
+
+    def forward(self, batch: Batch) -> Tensor:
+        """Logits of death, (B,)."""
+        values, seen = on_grid(batch, (batch["hours"].clamp(max=HOURS - 0.5)).long(), _STEPS)
+        filled, gap = last_seen(values, seen)
+        weight, bias = self.fade_input
+        # Gaps are in units of the stay.
+        faded = filled * torch.exp(-(gap * weight.exp() + bias).relu())
+        inputs = self.into(torch.cat([torch.where(seen, values, faded), seen.to(values)], -1))
+        keep = torch.exp(-self.fade_state(gap).relu())
+        state = values.new_zeros(len(values), keep.shape[-1])
+        for own, kept in zip(inputs.unbind(1), keep.unbind(1), strict=True):
+            state = state * kept
+            reset_i, update_i, new_i = own.chunk(3, -1)
+            reset_s, update_s, new_s = self.again(state).chunk(3, -1)
+            update = torch.sigmoid(update_i + update_s)
+            new = torch.tanh(new_i + torch.sigmoid(reset_i + reset_s) * new_s)
+            state = new + update * (state - new)
+        logits: Tensor = self.decide(torch.cat([self.dropout(state), batch["summary"][:, -STATIC_NUMBERS:]], -1))
+        return logits.squeeze(-1)
+
+
+def on_grid(batch: Batch, place: Tensor, steps: int) -> tuple[Tensor, Tensor]:
+    """Means of the values of each variable at each place of a grid, and where there are any, (B, steps, C) both.
+
+    Args:
+        batch: values, variables and mask, (B, L).
+        place: of each observation, (B, L).
+        steps: of the grid.
+    """
+    mask, rows = batch["mask"], len(place)
+    row = torch.arange(rows, device=place.device).unsqueeze(-1)
+    flat = ((row * steps + place) * _C + batch["variable"])[mask]
+    zeros = batch["values"].new_zeros(rows * steps * _C)
+    total = zeros.index_add(0, flat, batch["values"][mask])
+    count = zeros.index_add(0, flat, torch.ones_like(batch["values"][mask]))
+    shape = rows, steps, _C
+    return (total / count.clamp(min=1)).view(shape), (count > 0).view(shape)
+
+
+def last_seen(values: Tensor, seen: Tensor) -> tuple[Tensor, Tensor]:
+    """The last value of each variable before or at each step, and how long ago it was, as a share of all steps.
+
+    Before the first one the value is 0, and the gap counts from the beginning.
+
+    Args:
+        values, seen: (B, steps, C).
+    """
+    steps = torch.arange(values.shape[1], device=values.device).view(1, -1, 1)
+    latest = torch.where(seen, steps, -1).cummax(1).values
+    filled = torch.where(latest >= 0, values.gather(1, latest.clamp(min=0)), 0.0)
+    return filled, (steps - latest.clamp(min=0)) / values.shape[1]
+
+
+class Mtan(nn.Module):
+    r"""mTAND-Enc: attention from reference points to the times of each variable, a GRU over the points, a classifier.
+
+    .. math:: \hat x_c(r) = \frac{\sum_\ell m_{c\ell}\, e^{s(r, t_\ell)}\, x_{c\ell}}
+              {\sum_\ell m_{c\ell}\, e^{s(r, t_\ell)}}, \qquad s(r, t) = \frac{(W_q\phi(r))^\top W_k\phi(t)}{\sqrt{d}}
+
+    φ is learned: one linear number and sines. A variable that was never observed, and one whose observations have no
+    weight, gives 0; the masks, attended in the same way, say so. The weights are those of the published code; the sums
+    over times are two products of matrices, since the scores do not depend on the variable.
+
+    Args:
+        model: its configuration.
+
+    Reference: Shukla & Marlin 2021.
+    """
+
+    reference: Tensor
+
+    def __init__(self, model: PhysionetModel) -> None:
+        super().__init__()
+        width = model.hidden_dim
+        self.linear_time, self.periodic_time = nn.Linear(1, 1), nn.Linear(1, _TIME_NUMBERS - 1)
+        # Rates that tell hours apart: times are shares of the stay, and steps of gradient move rates slowly.
+        nn.init.normal_(self.periodic_time.weight, std=_RATE)
+        self.query, self.key = (nn.Linear(_TIME_NUMBERS, _TIME_NUMBERS) for _ in range(2))
+        self.register_buffer("reference", torch.linspace(0, 1, _REFERENCES), persistent=False)
+        self.mixed = nn.Linear(2 * _C, width)
+        self.encoder = nn.GRU(width, width, batch_first=True)
+        self.dropout = nn.Dropout(model.dropout)
+        self.decide = nn.Sequential(
+            nn.Linear(width + STATIC_NUMBERS, 2 * width), nn.ReLU(), nn.Dropout(model.dropout), nn.Linear(2 * width, 1)
+        )
+
+    def embedded(self, time: Tensor) -> Tensor:
+        """φ of times as shares of the stay, (…) → (…, numbers)."""
+        time = time.unsqueeze(-1)
+        return torch.cat([self.linear_time(time), torch.sin(self.periodic_time(time))], -1)
+
+    def interpolated(self, batch: Batch) -> Tensor:
+        """Values of each variable at the reference points, and the share of the weight that it was seen with.
+
+        Returns:
+            (B, references, 2·C).
+        """
+        times, place, count = distinct_times(batch["hours"] / HOURS, batch["mask"])
+        values, seen = on_grid(batch, place, times.shape[1])
+        scores = (
+            self.query(self.embedded(self.reference)) @ self.key(self.embedded(times)).mT / math.sqrt(_TIME_NUMBERS)
+        )
+        exists = torch.arange(times.shape[1], device=times.device) < count.unsqueeze(-1)
+        scores = scores.masked_fill(~exists.unsqueeze(1), -torch.inf)
+        most = scores.amax(-1, keepdim=True)
+        weights = torch.exp(scores - torch.where(most.isfinite(), most, 0.0))
+        there = seen.to(values)
+        mass = weights @ there
+        means = weights @ (values * there) / mass.clamp(min=_LEAST)
+        share = mass / weights.sum(-1, keepdim=True).clamp(min=_LEAST)
+        return torch.cat([means, share], -1)
+
+    def forward(self, batch: Batch) -> Tensor:
+        """Logits of death, (B,)."""
+        _, state = self.encoder(self.mixed(self.interpolated(batch)))
+        state = self.dropout(state.squeeze(0))
+        logits: Tensor = self.decide(torch.cat([state, batch["summary"][:, -STATIC_NUMBERS:]], -1))
+        return logits.squeeze(-1)
+
+
+def distinct_times(times: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The different times of each stay, rising, padded with 0; the place of each observation among them; how many.
+
+    Args:
+        times: (B, L).
+        mask: (B, L).
+
+    Example:
+        >>> distinct_times(torch.tensor([[0.5, 0.1, 0.5, 0.0]]), torch.tensor([[True, True, True, False]]))[:2]
+        (tensor([[0.1000, 0.5000]]), tensor([[1, 0, 1, 2]]))
+    """
+    ordered, order = torch.where(mask, times, torch.inf).sort(-1)
+    is_new = torch.ones_like(mask)
+    is_new[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
+    place = torch.zeros_like(order).scatter(-1, order, is_new.cumsum(-1) - 1)
+    count = (is_new & ordered.isfinite()).sum(-1)
+    longest = max(int(count.max()), 1)
+    found = times.new_zeros(len(times), longest + 1)
+    found.scatter_(-1, torch.where(mask, place, longest), torch.where(mask, times, 0.0))
+    return found[:, :longest], place, count

@@ -1,0 +1,164 @@
+"""The task physionet: networks by name, AUROC and AUPRC, what happens without the observations that were looked at."""
+
+from collections.abc import Sequence, Sized
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from contmax_lab.contract import Batch, Batches, Figure, ParameterGroup, Splits, Table, Task, TrainedRun, seedless
+from contmax_lab.deletion import random_words
+from contmax_lab.labelled import rank_areas
+from contmax_lab.tasks.physionet import SETTINGS, PhysionetData, PhysionetModel
+from contmax_lab.tasks.physionet._boosting import Boosting
+from contmax_lab.tasks.physionet._figure import picture
+from contmax_lab.tasks.physionet._intervals import Intervals
+from contmax_lab.tasks.physionet._reading import prepared
+from contmax_lab.tasks.physionet._recurrent import GruD, Mtan
+from contmax_lab.tasks.physionet._start import LinearStart, Logistic
+from contmax_lab.tasks.physionet._stays import Stays, load
+from contmax_lab.tasks.physionet._table import PHYSIONET
+
+# What was solved for learns at a tenth of the pace.
+_PACE_OF_START = 0.1
+# Share of the observations of a stay that the deletion test deletes.
+_DELETED = 0.2
+_TOGETHER = 512
+
+
+class Physionet(Task, settings=SETTINGS):
+    """Mortality in hospital from irregular series."""
+
+    summary = "does a patient die in hospital, from 48 hours of irregular measurements?"
+    curves = ("loss", "auroc", "auprc")
+    rising = ("auroc", "auprc")
+    load = seedless(load)
+
+    def prepare(self, data: PhysionetData) -> str:
+        """One small file of all stays, which is enough to train from."""
+        folder = prepared(data)
+        size = sum(path.stat().st_size for path in folder.iterdir())
+        return f"{folder} has all that a training needs, {size / 1e6:.1f} MB; pass it as --data.path, on any machine"
+
+    def build(self, model: PhysionetModel, splits: Splits) -> nn.Module:
+        """The network that the settings name."""
+        if model.kind == "intervals":
+            return Intervals(model, splits.info["data"], splits.info["numbers"])
+        if model.kind == "logistic":
+            return Logistic(splits.info["numbers"])
+        kinds = {"boosting": Boosting, "gru-d": GruD, "mtan": Mtan}
+        return kinds[model.kind](model)
+
+    def initialise(self, network: nn.Module, data: PhysionetData, model: PhysionetModel) -> None:
+        """Solve for what is linear, or grow trees, on the training stays."""
+        train, valid, _ = load(data).info["stays"]
+        died = train.cohort.died.float()
+        if isinstance(network, Boosting):
+            network.fit((train.summary, died), (valid.summary, valid.cohort.died.float()), data.fold)
+        if isinstance(network, LinearStart):
+            device = network.skip.weight.device
+            with torch.no_grad():
+                features = [
+                    network.features({name: column.to(device) for name, column in train.batch(some).items()}).cpu()
+                    for some in torch.arange(len(train)).split(_TOGETHER)
+                ]
+            network.solve(torch.cat(features), died, model.ridge)
+
+    def batch(self, split: Sized, indices: Sequence[int]) -> Batch:
+        """Summaries, and signals or observations."""
+        return cast(Stays, split).batch(indices)
+
+    def lengths(self, split: Sized) -> Sequence[int] | None:
+        """Observations of each stay, where batches hold them."""
+        stays = cast(Stays, split)
+        if not stays.shows_observations:
+            return None
+        lengths: list[int] = stays.cohort.counts.sum(-1).tolist()
+        return lengths
+
+    def loss(self, output: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Cross-entropy; every stay counts alike."""
+        losses = F.binary_cross_entropy_with_logits(output, batch["target"], reduction="none")
+        return losses, torch.ones_like(losses)
+
+    def parameter_groups(self, network: nn.Module) -> Sequence[ParameterGroup]:
+        """What was solved for; where intervals lie, which does not decay; and the rest."""
+        named = dict(network.named_parameters())
+        start = [name for name in named if name.startswith("skip.")]
+        places = [name for name in named if name in ("location", "log_scale", "index.alpha_logit")]
+        rest = [named[name] for name in named if name not in (*start, *places)]
+        return (
+            ParameterGroup([named[name] for name in start], learning_rate=_PACE_OF_START, weight_decay=0.0),
+            ParameterGroup([named[name] for name in places], weight_decay=0.0),
+            ParameterGroup(rest),
+        )
+
+    def measures(self, output: Tensor, batch: Batch) -> dict[str, Tensor]:
+        """Logits and deaths, of which `summarise` makes areas."""
+        return {"logits": output, "died": batch["target"]}
+
+    def summarise(self, measures: dict[str, Tensor]) -> dict[str, float]:
+        """Areas under the ROC curve and under precision over recall; means of the rest."""
+        logits, died = measures.pop("logits"), measures.pop("died") > 0.5
+        auroc, auprc = rank_areas(logits, died)
+        return {"auroc": auroc, "auprc": auprc, **super().summarise(measures)}
+
+    def evaluate(self, model: nn.Module, batches: Batches, info: dict[str, Any]) -> dict[str, float]:
+        """Areas; of test stays also how far the probability moves without what was looked at, and where that was."""
+        looks = batches.final and isinstance(model, Intervals)
+        test: Stays = info["stays"][2]
+
+        def deleted(batch: Batch) -> dict[str, Tensor]:
+            is_test = looks and bool(batch["tested"].any())
+            return _without(cast(Intervals, model), self, test, batch) if is_test else {}
+
+        loss, found = self.measured(model, batches, deleted)
+        metrics = {"loss": loss, **self.summarise(found)}
+        if isinstance(model, Intervals):
+            metrics |= _where(model)
+        return metrics
+
+    def answer(self, output: Tensor, batch: Batch, info: dict[str, Any]) -> str:
+        """The probability of death."""
+        outcome = "died" if float(batch["target"]) else "left hospital alive"
+        return f"probability of death in hospital: {float(output.sigmoid()):.0%}; the patient {outcome}"
+
+    def figures(self, runs: Sequence[TrainedRun], examples: Sequence[int] = ()) -> Sequence[Figure]:
+        """One stay with its most important intervals, by the first run that has intervals."""
+        chosen = [run for run in runs if isinstance(run.model, Intervals)]
+        return [picture(chosen[0], examples)] if chosen else []
+
+    def tables(self) -> Sequence[Table]:
+        """Baselines, controls and four densities, in two groups of splits."""
+        return (PHYSIONET,)
+
+
+def _where(model: Intervals) -> dict[str, float]:
+    """How long the intervals are, in hours, each by its importance; and the mean of α."""
+    importance = model.importance().detach()
+    ends = model.interval_hours().detach()
+    hours = float((importance * (ends[..., 1] - ends[..., 0])).sum() / importance.sum().clamp(min=1e-12))
+    return {"interval_hours": hours, "alpha": float(model.alpha.detach().mean())}
+
+
+def _without(model: Intervals, task: Physionet, test: Stays, batch: Batch) -> dict[str, Tensor]:
+    """How far the probability moves when a fifth of the observations is gone: those most looked at, or as many others.
+
+    The stays are read again without them, as if they had not been made: last values, times, signals.
+    """
+    mask = batch["mask"]
+    count = (_DELETED * mask.sum(-1)).long()
+    attended = random_words(count, mask, -model.relevance(batch))
+    draws = torch.rand(mask.shape, generator=torch.Generator().manual_seed(0)).to(mask.device)
+    before = model(batch).sigmoid()
+    found = {}
+    for name, gone in (("attended", attended), ("random", random_words(count, mask & ~attended, draws))):
+        left = test.without(batch["place"].cpu(), gone.cpu())
+        read = task.batch(left, range(len(left)))
+        after = model({key: column.to(mask.device) for key, column in read.items()}).sigmoid()
+        found[f"moved_without_{name}"] = (after - before).abs()
+    return found
+
+
+TASK = Physionet()
