@@ -7,18 +7,6 @@ numba for a CPU, as `contmax._backend.backend_of` chooses. Kernels import nothin
 from contmax._backend import compiler_obstacle as compiler_obstacle
 
 
-def compiled_code() -> tuple[str | None, bool]:
-    """The folder in which numba keeps compiled kernels, None if it can write none, and whether it holds any by now.
-
-    Raises:
-        ImportError: where numba cannot be used, as `compiler_obstacle` says.
-    """
-    from contmax.kernels.cpu._compiled import kept
-    from contmax.kernels.rows._cpu_rows import forward_rows
-
-    return kept(forward_rows)
-
-
 def blocks_of(count: int, size: int) -> int:
     """⌈count / size⌉: the number of blocks of `size` elements that hold `count` elements.
 

@@ -12,7 +12,9 @@ from torch import Tensor
 
 from contmax.kernels import rows
 from contmax.kernels.attention import _cpu_listed as listed
+from contmax.kernels.cpu._compiled import kept
 from contmax.kernels.means import _cpu_means
+from contmax.kernels.rows import _cpu_rows
 
 # An arbitrary `contmax.numerics.Hyperbola`: nodes, end, stretch, lean, curvature.
 _PATH = (4.0, 1.0, 1.0, 0.5, 0.5)
@@ -36,6 +38,11 @@ _USES: tuple[Callable[[Tensor], object], ...] = (
     lambda two: _cpu_means.line_scale_means(two, two, 1.5, two, two, _PATH),
     _lists,
 )
+
+
+def compiled_code() -> tuple[str | None, bool]:
+    """The folder in which numba keeps compiled kernels, None if it can write none, and whether it holds any by now."""
+    return kept(_cpu_rows.forward_rows)
 
 
 def _compile(use: int) -> None:

@@ -110,7 +110,7 @@ def _works(compiler: str) -> bool:
 
 
 def _compiled_code() -> tuple[str | None, bool]:
-    from contmax.kernels import compiled_code
+    from contmax.kernels.compile_ahead import compiled_code
 
     return compiled_code()
 
