@@ -54,7 +54,7 @@ CASES = {
         lambda: Context(ContinuousAttention(LINE, alpha=1.5), "loc", "scale", "mask"),
         (*PLACES, MASK),
     ),
-    "learned place": (lambda: Context(ContinuousAttention(LINE, embed_dim=4), "mask"), (MASK,)),
+    # Without positions it is on the page, below.
     "learned place, positions": (
         lambda: Context(ContinuousAttention(LINE, embed_dim=4, alpha=4 / 3), "positions", "mask"),
         (torch.linspace(0.05, 0.95, 12).square().expand(2, -1), MASK),
