@@ -1,4 +1,4 @@
-"""The quick interpreter of these tests computes what Triton's own does: every kernel, bit by bit."""
+"""The quick interpreter of these tests computes what Triton's own does: every kernel, launch by launch, bit by bit."""
 
 import numpy as np
 import pytest
@@ -44,40 +44,25 @@ def filled_memory():
     torch.use_deterministic_algorithms(False)
 
 
-def kernels_compared():
-    """The names of all kernels launched by `few`: all launches are quick, and are repeated by the stock interpreter.
+def launches(is_quick):
+    """Kernel and tensors of each launch, after it."""
+    seen, run = [], interpreter.GridExecutor.__call__
 
-    A kernel is compared once for the dtypes of its tensors: the stock interpreter takes four times as long.
-    """
-    names, known, run = set(), set(), interpreter.GridExecutor.__call__
-
-    def compared(self, *arguments, **options):
-        tensors = [x for x in arguments if isinstance(x, torch.Tensor)]
-        kind = (self.fn.__name__, *(x.dtype for x in tensors))
-        # Rows may be far apart, or lie in memory that others share.
-        memory = [] if kind in known else [(x.untyped_storage(), x.untyped_storage().clone()) for x in tensors]
-        with pytest.MonkeyPatch.context() as patch:
-            quick_interpreter.make_quick(patch)
-            run(self, *arguments, **options)
-        if not memory:
-            return
-        known.add(kind)
-        quick = [x.detach().clone() for x in tensors]
-        for storage, before in memory:
-            storage.copy_(before)
+    def noted(self, *arguments, **options):
         run(self, *arguments, **options)
-        for x, y in zip(quick, tensors, strict=True):
-            assert torch.equal(x.nan_to_num(nan=7.0), y.detach().nan_to_num(nan=7.0)), self.fn.__name__
-        names.add(self.fn.__name__)
+        tensors = [x.detach().clone() for x in arguments if isinstance(x, torch.Tensor)]
+        seen.append((self.fn.__name__, tensors))
 
     torch.manual_seed(0)
     contmax.clear_caches()
     with pytest.MonkeyPatch.context() as patch, np.errstate(all="ignore"):
         patch.setattr("contmax._backend.TRITON_DEVICES", {"cpu"})
-        patch.setattr(interpreter.GridExecutor, "__call__", compared)
+        patch.setattr(interpreter.GridExecutor, "__call__", noted)
         quick_interpreter.lose_nan(patch)
+        if is_quick:
+            quick_interpreter.make_quick(patch)
         _calls.few()
-    return names
+    return seen
 
 
 @triton.jit
@@ -127,5 +112,10 @@ def test_functions_of_kernels_reduce_rows_and_columns_in_their_order(dtype):
 
 @pytest.mark.filterwarnings("ignore")
 @needs_the_interpreter
-def test_every_kernel_leaves_the_numbers_of_the_stock_interpreter(small_calls, filled_memory):
-    assert kernels_compared() == launched_kernels()
+def test_every_launch_leaves_the_numbers_of_the_stock_interpreter(small_calls, filled_memory):
+    quick, stock = launches(is_quick=True), launches(is_quick=False)
+    assert [name for name, _ in quick] == [name for name, _ in stock]
+    assert {name for name, _ in quick} == launched_kernels()
+    for (name, found), (_, expected) in zip(quick, stock, strict=True):
+        for x, y in zip(found, expected, strict=True):
+            assert torch.equal(x.nan_to_num(nan=7.0), y.nan_to_num(nan=7.0)), name
