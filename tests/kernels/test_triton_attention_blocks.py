@@ -96,9 +96,14 @@ def test_nan_far_below_is_not_left_alone():
     assert entmax_attention(query, key, value, scale=1.0).isnan().all()
 
 
-@pytest.mark.parametrize("dtype", [F32, F16])
 @pytest.mark.parametrize(
-    "options", [{"is_causal": True}, {"lengths": torch.tensor([20])}, {"mask": torch.arange(40) < 20}]
+    ("options", "dtype"),
+    [
+        ({"is_causal": True}, F32),
+        ({"lengths": torch.tensor([20])}, F16),
+        ({"mask": torch.arange(40) < 20}, F32),
+        ({"mask": torch.arange(40) < 20}, F16),
+    ],
 )
 def test_where_every_score_has_mass_what_is_not_allowed_has_none(options, dtype):
     query, key, value = (torch.zeros(1, 1, 40, 16, dtype=dtype) for _ in range(3))
@@ -138,10 +143,22 @@ def test_dense_and_listed_rows_share_keys(alpha, groups):
     assert_same([query, key, value], alpha, lengths=torch.tensor([140]), enable_gqa=True, scale=1.0)
 
 
-@pytest.mark.parametrize("alpha", [1.2, 4 / 3, 1.5, 1.7, 2.0, torch.tensor([1.05]), torch.tensor([1.9])])
+# Every α with lists and with 200 keys, which are dense; in both some numbers that half precision holds, or float32.
 @pytest.mark.parametrize(
-    ("keys", "shared", "dtype"),
-    [(64, 1e3, F32), (64, 1e8, F32), (64, 1e8, F16), (200, 1e8, F32), (200, 1e4, F16)],  # 200 are dense
+    ("alpha", "keys", "shared", "dtype"),
+    [
+        (alpha, *given)
+        for alpha, pair in (
+            (1.2, ((64, 1e8, F32), (200, 1e4, F16))),
+            (4 / 3, ((64, 1e8, F16), (200, 1e8, F32))),
+            (1.5, ((64, 1e3, F32), (64, 1e8, F16), (200, 1e4, F16))),
+            (1.7, ((64, 1e8, F32), (200, 1e8, F32))),
+            (2.0, ((64, 1e8, F16), (200, 1e4, F16))),
+            (torch.tensor([1.05]), ((64, 1e8, F32), (200, 1e4, F16))),
+            (torch.tensor([1.9]), ((64, 1e3, F32), (64, 1e8, F16), (200, 1e8, F32))),
+        )
+        for given in pair
+    ],
 )
 def test_no_row_is_lost_where_scores_share_a_large_number(alpha, keys, shared, dtype):
     channel = (shared / 16) ** 0.5

@@ -44,8 +44,7 @@ def assert_same(given, alpha=1.5, **options):
 
 
 @pytest.mark.parametrize("alpha", [1.0001, 1.05, 1.25, 4 / 3, 1.5, 1.7, 2.0, PER_HEAD])
-@pytest.mark.parametrize("dtype", [F32, F16])
-@pytest.mark.parametrize("sharp", [0.01, 3.0])
+@pytest.mark.parametrize(("dtype", "sharp"), [(F32, 0.01), (F16, 0.01), (F32, 3.0)])  # dense, dense, in a list
 def test_every_alpha(alpha, dtype, sharp, states):
     heads = 4 if isinstance(alpha, torch.Tensor) else 1
     assert_same(drawn(1, 700, heads=heads, groups=1, dtype=dtype, sharp=sharp), alpha, enable_gqa=True)
@@ -93,7 +92,7 @@ def test_rows_in_any_place():
     assert_same(apart(drawn(2, 150, heads=2)), is_causal=True)
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(3))
 def test_random_caches(seed, states):
     """Forty caches each, of any length, width, sharpness and α."""
     torch.manual_seed(seed)

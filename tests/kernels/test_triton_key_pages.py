@@ -32,8 +32,10 @@ def by_kernels(monkeypatch):
     return calls
 
 
-@pytest.mark.parametrize("alpha", [1.05, 1.25, 1.5, 1.7, 2.0, torch.tensor([1.0, 1.5])])
-@pytest.mark.parametrize("dtype", [F32, F16])
+@pytest.mark.parametrize(
+    ("alpha", "dtype"),
+    [(1.05, F16), (1.25, F32), (1.5, F16), (1.5, F32), (1.7, F16), (2.0, F32), (torch.tensor([1.0, 1.5]), F16)],
+)
 def test_every_alpha(alpha, dtype, by_kernels):
     read = assert_certified(clustered(900, heads=2, dtype=dtype), alpha, tolerance=TOLERANCES[dtype]).keys_read
     if not isinstance(alpha, torch.Tensor) and alpha >= 1.5:
@@ -53,7 +55,7 @@ def test_far_keys_are_not_read_where_a_bias_falls_with_the_distance():
     assert (assert_certified(drawn(1, 2000), bias=bias, size=64).keys_read < 1000).all()
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_random_caches(seed, by_kernels):
     """Twelve caches each, of any length, width, sharpness, page and α; little is read that the reference skips."""
     torch.manual_seed(seed)

@@ -152,21 +152,21 @@ exported = pytest.mark.parametrize("backend", ["compiled"], indirect=True)
 @pytest.mark.graph
 def test_exports_without_our_operators_and_onnx_matches_onnxruntime(tmp_path):
     # Softmax, Newton's method, sorting; ONNX translates node by node, seconds for each index.
-    length = torch.export.Dim("length", min=2, max=64)
+    length = torch.export.Dim("length", min=2, max=16)
     example = (torch.randn(3, 11), torch.rand(3, 11) > 0.3)
     attend = _Attentions(1.0, 1.5, 3.0).eval()
     program = torch.export.export(attend, example, dynamic_shapes=({1: length}, {1: length}))
     assert "contmax" not in str(program.graph)
     # The search over sorted scores has the steps that the longest row needs, not those of any row.
-    assert str(program.graph).count("aten.gather") == 6 + 2
-    x, mask = torch.randn(3, 29), torch.rand(3, 29) > 0.3
+    assert str(program.graph).count("aten.gather") == 4 + 2
+    x, mask = torch.randn(3, 13), torch.rand(3, 13) > 0.3
     torch.testing.assert_close(program.module()(x, mask), attend(x, mask))
 
     onnxruntime = pytest.importorskip("onnxruntime", reason="pip install 'contmax[onnx]'")
     path = tmp_path / "attention.onnx"
     torch.onnx.export(program, dynamo=True, verbose=False, optimize=False).save(path)
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    x, mask = 3 * torch.randn(3, 40), torch.rand(3, 40) > 0.3
+    x, mask = 3 * torch.randn(3, 15), torch.rand(3, 15) > 0.3
     mask[1] = False
     names = [i.name for i in session.get_inputs()]
     got = session.run(None, dict(zip(names, (x.numpy(), mask.numpy()), strict=True)))
