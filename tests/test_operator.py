@@ -1,5 +1,7 @@
 """The decorator that makes a function an opaque operator: what callers, tracers and vmap see of it."""
 
+import os
+import sys
 from typing import NamedTuple
 
 import pytest
@@ -93,6 +95,38 @@ def test_vmap_inside_of_vmap():
     inner = lambda x, w: sums(x, Options(1.5, None, 3.0), w, True).total  # noqa: E731
     got = torch.vmap(torch.vmap(inner, in_dims=(0, None)), in_dims=(None, 0))(X, weights)
     torch.testing.assert_close(got, torch.stack([plain(X, 1.5, None, w) for w in weights]))
+
+
+def test_a_call_of_the_operator_runs_the_function_and_nothing_of_torch_in_python():
+    ran = set()
+
+    def listen(frame, event, _):
+        if event == "call":
+            ran.add(frame.f_code.co_filename)
+
+    sys.setprofile(listen)
+    try:
+        torch.ops.contmax.test_sums.default(X, None, 1.5, MASK, 3.0, WEIGHT, True)
+    finally:
+        sys.setprofile(None)
+    assert __file__ in ran
+    assert not [name for name in ran if name.startswith(os.path.dirname(torch.__file__)) and "_library" in name]
+    assert not [name for name in ran if "_dynamo" in name]
+
+
+def test_an_operator_may_be_registered_again():
+    def like(x):
+        return x.new_empty(x.shape)
+
+    def twice(x: Tensor) -> Tensor:
+        return x * 2
+
+    def thrice(x: Tensor) -> Tensor:
+        return x * 3
+
+    for function in (twice, thrice):
+        again = operator("test_again", like=like)(function)
+    torch.testing.assert_close(torch.vmap(again)(X), X * 3)
 
 
 @pytest.mark.graph

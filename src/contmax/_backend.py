@@ -36,6 +36,13 @@ class Backend(enum.Enum):
     TRITON = "triton"
 
 
+@constant_to_tracers  # a compiled program would check the attributes of the enumeration before each call
+def name_of(backend: Backend) -> str:
+    """``backend.value``, the name by which operators take a backend."""
+    name: str = backend.value
+    return name
+
+
 class _Compiler:
     """A package that compiles kernels; the first call of `can_run` tests whether it works.
 

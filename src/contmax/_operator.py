@@ -6,6 +6,7 @@ torch.vmap it is one opaque operator ``torch.ops.contmax.<name>``.
 
 import functools
 import inspect
+import itertools
 import types
 import typing
 from collections.abc import Callable, Iterator, Sequence
@@ -13,8 +14,10 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+from torch.compiler import is_compiling
 
 from contmax._eager import is_eager
+from contmax._torch_private import constant_to_tracers
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -52,34 +55,44 @@ def operator(
         is_nested = any(part.is_nested for part in parts)
         parameters = [parameter for part in parts for parameter in part.parameters]
         names = [parameter.name for parameter in parameters]
+        # Join only the arguments that the operator takes as several, from the last to the first: places stay right.
+        starts = itertools.accumulate((len(part.parameters) for part in parts), initial=0)
+        joined = [
+            (slice(start, start + len(part.parameters)), part)
+            for start, part in zip(starts, parts, strict=False)
+            if part.kind is not None
+        ][::-1]
 
         def on_flat(computes: Callable[..., Any]) -> Callable[..., Any]:
             """`computes` as a function of the operator's arguments, with contiguous results."""
 
             def node(*flat: Any) -> Any:
-                values = iter(flat)
-                results = computes(*[part.nested(values) for part in parts])
+                arguments = list(flat)
+                for places, part in joined:
+                    arguments[places] = (part.nested(iter(flat[places])),)
+                results = computes(*arguments)
                 if isinstance(results, Tensor):
                     return results.contiguous()
-                return (type(results) if group is None else tuple)(x.contiguous() for x in results)
+                return (type(results) if group is None else tuple)([x.contiguous() for x in results])
 
             return node
 
         node = on_flat(function)
         node.__signature__ = inspect.Signature(parameters, return_annotation=result)  # type: ignore[attr-defined]
-        traced = torch.library.custom_op(f"contmax::{name}", node, mutates_args=())
-        traced.register_fake(on_flat(like))
         sums = None if sums_if is None else names.index(sums_if)
-        traced.register_vmap(_vmap_rule(traced, [names.index(argument) for argument in shared], sums))
+        rule = functools.partial(_vmap_rule, shared=[names.index(argument) for argument in shared], sums=sums)
+        traced = _registered(name, node, on_flat(like), rule)
+        kinds = tuple(part.kind for part in parts)
 
-        def flattened(arguments: tuple[Any, ...]) -> list[Any]:
-            return [x for part, value in zip(parts, arguments, strict=True) for x in part.flat(value)]
+        @constant_to_tracers  # torch.compile would check every part of a tuple before each call of its program
+        def kinds_of_parts() -> tuple[Any, ...]:
+            return kinds
 
         @functools.wraps(function)
         def call(*arguments: Any) -> Any:
-            if is_eager(*(_leaves(flattened(arguments)) if is_nested else arguments)):
+            if not is_compiling() and is_eager(*(_leaves(_flat(kinds, arguments)) if is_nested else arguments)):
                 return function(*arguments)
-            results = traced(*flattened(arguments))
+            results = traced(*_flat(kinds_of_parts(), arguments))
             return results if group is None else group(*results)
 
         return typing.cast("_Function", call)
@@ -88,34 +101,55 @@ def operator(
 
 
 class _Part:
-    """Converts a function's argument to operator arguments and back: NamedTuples to fields, `float | Tensor` to two."""
+    """An argument of the function, and the arguments of the operator that stand for it.
+
+    A NamedTuple becomes its fields, and a `float | Tensor` two arguments. `kind` is None for an argument that the
+    operator takes as it is, `_NUMBER_OR_TENSOR`, or the tuple of the kinds of a NamedTuple's fields.
+    """
 
     def __init__(self, name: str, hint: Any) -> None:
-        kinds: dict[str, Any] = {}
-        self._split: Callable[[Any], Sequence[Any]] = tuple
-        self._join: Callable[..., Any] = hint
+        self.kind: Any = None
+        self._hint, self._fields = hint, list[_Part]()
+        own = {name: hint}
         if _is_group(hint):
-            kinds = {f"{name}_{field}": kind for field, kind in typing.get_type_hints(hint).items()}
+            fields = typing.get_type_hints(hint).items()
+            self._fields = [_Part(f"{name}_{field}", kind) for field, kind in fields]
+            self.kind = tuple(field.kind for field in self._fields)
         elif isinstance(hint, types.UnionType) and set(typing.get_args(hint)) == {float, Tensor}:
-            kinds = {name: Tensor | None, f"{name}_number": float}
-            self._split = lambda value: (value, 0.0) if isinstance(value, Tensor) else (None, value)
-            self._join = lambda tensor, number: number if tensor is None else tensor
-        self._fields = [_Part(field, kind) for field, kind in kinds.items()]
+            own = {name: Tensor | None, f"{name}_number": float}
+            self.kind = _NUMBER_OR_TENSOR
         self.is_nested = _is_group(hint) or typing.get_origin(hint) in (Sequence, list, tuple)
-        own = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=hint)]
         self.parameters: list[inspect.Parameter] = [
             parameter for field in self._fields for parameter in field.parameters
-        ] or own
-
-    def flat(self, value: Any) -> list[Any]:
-        """The arguments of the operator that one argument of the function becomes."""
-        if not self._fields:
-            return [value]
-        return [x for field, part in zip(self._fields, self._split(value), strict=True) for x in field.flat(part)]
+        ] or [
+            inspect.Parameter(argument, inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=kind)
+            for argument, kind in own.items()
+        ]
 
     def nested(self, values: Iterator[Any]) -> Any:
         """The argument of the function, joined from the next arguments of the operator."""
-        return self._join(*[field.nested(values) for field in self._fields]) if self._fields else next(values)
+        if self.kind is None:
+            return next(values)
+        if self.kind == _NUMBER_OR_TENSOR:
+            tensor, number = next(values), next(values)
+            return number if tensor is None else tensor
+        return self._hint(*[field.nested(values) for field in self._fields])
+
+
+_NUMBER_OR_TENSOR = "number or tensor"
+
+
+def _flat(kinds: Sequence[Any], values: Sequence[Any]) -> list[Any]:
+    """The arguments of the operator for values of these kinds (`_Part.kind`); torch.compile traces this function."""
+    flat: list[Any] = []
+    for kind, value in zip(kinds, values, strict=True):
+        if kind is None:
+            flat.append(value)
+        elif kind == _NUMBER_OR_TENSOR:
+            flat += (value, 0.0) if isinstance(value, Tensor) else (None, value)
+        else:
+            flat += _flat(kind, value)
+    return flat
 
 
 def _leaves(flat: Sequence[Any]) -> Iterator[Any]:
@@ -126,6 +160,32 @@ def _leaves(flat: Sequence[Any]) -> Iterator[Any]:
 def _is_group(hint: Any) -> bool:
     """Whether a type is a NamedTuple."""
     return isinstance(hint, type) and hasattr(hint, "_fields")
+
+
+# The registrations of operators, which end when their objects are freed.
+_libraries: dict[str, torch.library.Library] = {}
+
+
+def _registered(
+    name: str,
+    function: Callable[..., Any],
+    like: Callable[..., Any],
+    vmap_rule: Callable[[Callable[..., Any]], Callable[..., Any]],
+) -> Callable[..., Any]:
+    """The operator ``contmax::<name>``, registered anew if it exists, as where a module is loaded twice.
+
+    It is not made by ``torch.library.custom_op``, which calls several functions in Python, for derivatives and
+    against results that are views, before it calls ours: these take longer than a small map.
+    """
+    schema = torch.library.infer_schema(function, mutates_args=())
+    _libraries.pop(name, None)
+    library = _libraries[name] = torch.library.Library("contmax", "FRAGMENT")
+    library.define(name + schema, tags=(torch.Tag.pt2_compliant_tag,))
+    library.impl(name, function, "CompositeExplicitAutograd")
+    torch.library.register_fake(f"contmax::{name}", like, lib=library)
+    traced: Callable[..., Any] = getattr(torch.ops.contmax, name).default
+    torch.library.register_vmap(f"contmax::{name}", vmap_rule(traced), lib=library)
+    return traced
 
 
 def _vmap_rule(traced: Callable[..., Any], shared: Sequence[int], sums: int | None) -> Callable[..., Any]:

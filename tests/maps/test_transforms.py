@@ -124,6 +124,36 @@ def test_a_compiled_map_beyond_two_is_a_few_nodes(alpha, backend):
 
 
 @pytest.mark.graph
+@pytest.mark.parametrize("backend", ["compiled"], indirect=True)
+def test_a_compiled_map_is_one_operator_each_way_and_compiled_once_for_all_lengths(backend):
+    from functorch.compile import make_boxed_func
+    from torch._dynamo.backends.common import aot_autograd
+
+    programs = {"forward": [], "backward": []}
+
+    def keep(way):
+        def compiler(graph, _):
+            calls = [str(node.target) for node in graph.graph.nodes if node.op == "call_function"]
+            programs[way].append([name for name in calls if "getitem" not in name and "sym_size" not in name])
+            return make_boxed_func(graph.forward)
+
+        return compiler
+
+    torch._dynamo.reset()
+    counting = aot_autograd(fw_compiler=keep("forward"), bw_compiler=keep("backward"))
+    compiled = torch.compile(contmax.entmax, fullgraph=True, backend=counting)
+    for length in (7, 19, 40, 33):
+        x = torch.randn(3, length, requires_grad=True)
+        p = compiled(x)
+        torch.testing.assert_close(p, contmax.entmax(x))
+        g = torch.randn_like(p)
+        torch.testing.assert_close(torch.autograd.grad(p, x, g), torch.autograd.grad(contmax.entmax(x), x, g))
+    # The first length has a program of its own, and all others have one.
+    assert programs["forward"] == [["contmax.entmax.default"]] * 2
+    assert programs["backward"] == [["contmax.entmax_backward.default"]] * 2
+
+
+@pytest.mark.graph
 def test_compiles_to_machine_code(backend):
     torch._dynamo.reset()
     compiled = torch.compile(lambda x: contmax.sparsemax(x).square().sum(), fullgraph=True)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from contmax._autograd import needs_reference
-from contmax._backend import NUMBA_DTYPES, Backend, backend_of
+from contmax._backend import NUMBA_DTYPES, Backend, backend_of, name_of
 from contmax._eager import in_dtype, is_eager_cpu, is_exporting, wide_dtype
 from contmax._operator import operator
 from contmax.deformed import log_beta
@@ -48,7 +48,7 @@ def regularized_argmax(
     """
     if _is_short(alpha, backend):
         return _argmax_reference(_masked(scores, mask), alpha, weights)[0]
-    return _entmax(scores, alpha, mask, weights, dtype, backend.value)
+    return _entmax(scores, alpha, mask, weights, dtype, name_of(backend))
 
 
 def pull_back(
@@ -67,7 +67,7 @@ def pull_back(
         p, cotangent = in_dtype(p, wide), in_dtype(cotangent, wide)
         grad, grad_alpha = pull_back_reference(p, cotangent, alpha, weights, needs_alpha)
         return narrowed(grad, dtype), grad_alpha
-    grad, slope = _entmax_backward(p, cotangent, alpha, weights, dtype, needs_alpha, backend.value)
+    grad, slope = _entmax_backward(p, cotangent, alpha, weights, dtype, needs_alpha, name_of(backend))
     return grad, slope if needs_alpha else None
 
 
@@ -79,7 +79,7 @@ def regularized_max(scores: Tensor, alpha: float | Tensor, dim: int) -> tuple[Te
     """
     backend = backend_of_map(scores, alpha)
     x, alpha = axis_last(scores, dim), alpha_of_rows(alpha, scores, dim)
-    results = _max_reference(x, alpha) if _is_short(alpha, backend) else _regularized_max(x, alpha, backend.value)
+    results = _max_reference(x, alpha) if _is_short(alpha, backend) else _regularized_max(x, alpha, name_of(backend))
     if x is scores:
         return results
     # Detach views from their bases, because torch requires tangents of a view in the layout of the view.
@@ -111,7 +111,7 @@ def _entmax(
     scores: Tensor, alpha: float | Tensor, mask: Tensor | None, weights: Tensor | None, dtype: torch.dtype, backend: str
 ) -> Tensor:
     if backend == Backend.TRITON.value:
-        return rows.on_gpu().entmax_rows(scores, alpha, mask, dtype, needs_omega=False)[0]  # type: ignore[no-any-return]
+        return rows.on_gpu().probabilities(scores, alpha, mask, dtype)  # type: ignore[no-any-return]
     scores = _masked(scores, mask)
     if _numba_takes(scores, alpha, backend):
         return rows.on_cpu().entmax_rows(scores, alpha)[0]  # type: ignore[no-any-return]
@@ -147,7 +147,7 @@ def _entmax_backward(
     backend: str,
 ) -> tuple[Tensor, Tensor]:
     if backend == Backend.TRITON.value:
-        return rows.on_gpu().entmax_rows_backward(p, cotangent, alpha, dtype, needs_alpha)  # type: ignore[no-any-return]
+        return rows.on_gpu().gradients(p, cotangent, alpha, dtype, needs_alpha)  # type: ignore[no-any-return]
     if _numba_takes(p, alpha, backend):
         return rows.on_cpu().entmax_rows_backward(p, cotangent, alpha, needs_alpha)  # type: ignore[no-any-return]
     grad, grad_alpha = pull_back_reference(p, cotangent, alpha, weights, needs_alpha)

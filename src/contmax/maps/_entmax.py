@@ -104,7 +104,6 @@ def _eager_map(scores: Tensor, alpha: object, dim: int, mask: Tensor | None, tem
         and type(dim) is int
         and dim == -1
         and type(scores) in REAL_TYPES
-        and not is_dynamo_compiling()
         and not number_of_modes()  # modes such as make_fx, which may trace ordinary tensors
         and not transforms_are_active()
         and not torchscript_is_tracing()  # then `_apply` raises an error
@@ -157,9 +156,11 @@ def entmax_map(
 def _apply(
     name: str, scores: Tensor, alpha: float | Tensor, dim: int, mask: Tensor | None, temperature: float | Tensor
 ) -> Tensor:
-    p = _eager_map(scores, alpha, dim, mask, temperature)
-    if p is not None:
-        return p
+    # A compiled program checks before each call all that its trace has read: let a trace read little.
+    if not is_dynamo_compiling():
+        p = _eager_map(scores, alpha, dim, mask, temperature)
+        if p is not None:
+            return p
     check_scores(scores, dim, name)
     dtype = output_dtype(scores)
     index = checked_alpha(alpha, scores, dim)

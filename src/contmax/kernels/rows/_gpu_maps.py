@@ -217,6 +217,27 @@ def ready(x: Tensor, alpha: float, dtype: torch.dtype) -> ReadyRows | None:
     return _ready_rows(x.shape, x.stride(), x.dtype, dtype, x.get_device(), alpha)
 
 
+def probabilities(x: Tensor, alpha: float | Tensor, mask: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """p of `dtype`, as `entmax_rows` computes it, by `ReadyRows` where they can."""
+    if mask is None and not isinstance(alpha, Tensor):
+        found = _ready_rows(x.shape, x.stride(), x.dtype, dtype, x.get_device(), alpha)
+        if found is not None:
+            return found.forward(x)
+    return entmax_rows(x, alpha, mask, dtype, needs_omega=False)[0]
+
+
+def gradients(
+    p: Tensor, g: Tensor, alpha: float | Tensor, dtype: torch.dtype, needs_alpha: bool
+) -> tuple[Tensor, Tensor]:
+    """`entmax_rows_backward`, by `ReadyRows` where they can."""
+    if not needs_alpha and not isinstance(alpha, Tensor):
+        found = _ready_rows(p.shape, p.stride(), dtype, p.dtype, p.get_device(), alpha)
+        grad = None if found is None else found.backward(p, g)
+        if grad is not None:
+            return grad, p.new_empty(0, dtype=torch.float32)
+    return entmax_rows_backward(p, g, alpha, dtype, needs_alpha)
+
+
 @cached
 def _ready_rows(
     shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype, to: torch.dtype, device: int, alpha: float
