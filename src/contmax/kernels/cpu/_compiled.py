@@ -32,6 +32,15 @@ def kernel(**options: Any) -> Callable[[Callable[..., None]], Any]:
     return compile_lazily
 
 
+def inlined(**options: Any) -> Callable[[Callable[..., Any]], Any]:
+    """``numba.njit(**options)`` for functions that the loops over scores call; LLVM always inlines them.
+
+    A loop with a call in it is not vectorised. LLVM alone inlines what it holds to be small, and that depends on the
+    version of Python: numba's code for a function of three results is longer from 3.12 on.
+    """
+    return njit(forceinline=True, **options)
+
+
 class _CacheByDigest(FunctionCache):  # type: ignore[misc]
     """numba's disk cache of a function, invalid as soon as the digest of the sources changes."""
 
