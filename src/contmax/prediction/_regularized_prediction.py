@@ -63,7 +63,7 @@ def checked_alpha(alpha: float | int | Tensor, device: torch.device) -> Float[Te
                 f"alpha must be positive and finite; got min {float(alpha.min()):g}, max {float(alpha.max()):g}."
             )
         return alpha.double()
-    if isinstance(alpha, bool) or not isinstance(alpha, float | int):
+    if isinstance(alpha, bool) or not isinstance(alpha, (float, int)):
         raise TypeError(f"alpha must be a number or a tensor; got {type(alpha).__name__}. Pass for example alpha=2.0.")
     if not 0 < alpha < torch.inf:
         raise ValueError(f"alpha must be positive and finite; got {alpha}. 1 is exponential, 2 is the sparse map.")
