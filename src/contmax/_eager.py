@@ -183,8 +183,8 @@ def require_float64(device: torch.device, what: str = "This result") -> None:
     """Raise NotImplementedError on a device that has no float64; `what` is what is computed in it."""
     if device.type in WITHOUT_FLOAT64:
         raise NotImplementedError(
-            f"{what} is computed in float64, which {device.type} devices do not have. Compute it on the CPU: pass tensors, "
-            f'densities and bases of the CPU, then move the result with .to("{device.type}").'
+            f"{what} is computed in float64, which {device.type} devices do not have. Compute it on the CPU: pass "
+            f'tensors, densities and bases of the CPU, then move the result with .to("{device.type}").'
         )
 
 
