@@ -1,6 +1,6 @@
 """Tries contmax on the versions of Python, torch, NumPy and numba of `points.toml`: ``make test-versions``.
 
-    python tests/versions/try_points.py                 # every point, and a table at the end
+    python tests/versions/try_points.py                 # every point of Linux, and a table at the end
     python tests/versions/try_points.py oldest newest   # these
     python tests/versions/try_points.py newest --python 3.14=/opt/python3.14/bin/python3.14
     python tests/versions/try_points.py --list          # their names and versions of Python, as JSON
@@ -36,26 +36,26 @@ TOOLS = ["pytest>=8", "pytest-xdist>=3.6", "hypothesis>=6.100", "scipy>=1.14", "
 
 def main() -> int:
     """Try the points that the command line names; the exit status is 1 if a test failed."""
-    points = tomllib.loads(Path(__file__).with_name("points.toml").read_text(encoding="utf-8"))
+    stated = tomllib.loads(Path(__file__).with_name("points.toml").read_text(encoding="utf-8"))
+    points = stated["points"] | {"elsewhere": stated["elsewhere"]}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="POINT", help="default: every point")
     parser.add_argument("--python", action="append", default=[], metavar="3.14=PATH", help="an interpreter")
-    parser.add_argument("--without", action="append", default=[], metavar="PACKAGE", help="numba has no wheel here")
     parser.add_argument("--keep", action="store_true", help="leave environments where they are")
     parser.add_argument("--list", action="store_true", help="print the points as JSON")
     asked = parser.parse_args()
     if asked.list:
-        print(json.dumps([{"name": name, "python": point["python"]} for name, point in points["points"].items()]))
+        print(json.dumps([{"name": name, "python": point["python"]} for name, point in stated["points"].items()]))
         return 0
-    unknown = set(asked.names) - set(points["points"])
+    unknown = set(asked.names) - set(points)
     if unknown:
-        parser.error(f"there is no point {', '.join(sorted(unknown))}; choose from {', '.join(points['points'])}")
+        parser.error(f"there is no point {', '.join(sorted(unknown))}; choose from {', '.join(points)}")
     interpreters = dict(given.split("=", 1) for given in asked.python)
     done = []
-    for name in asked.names or points["points"]:
-        point = points["points"][name]
-        point["packages"] = [x for x in point["packages"] if x.partition("=")[0] not in asked.without]
-        done.append(tried(name, point, points["core"], interpreters.get(point["python"]), asked.keep))
+    for name in asked.names or stated["points"]:
+        point = points[name]
+        core = point.get("core", stated["core"])
+        done.append(tried(name, point, core, interpreters.get(point["python"]), asked.keep))
         print(table(done), flush=True)
     store(done)
     return int(any(result["failed"] or result["error"] for result in done))
