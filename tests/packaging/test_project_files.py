@@ -127,7 +127,7 @@ def test_points_of_versions_start_at_the_lower_bounds():
     oldest = dict(line.split("==") for line in stated["points"]["oldest"]["packages"])
     assert all(f"{oldest[name]}.".startswith(f"{bound}.") for name, bound in needed.items())
     pythons = {line.rpartition(" ")[2] for line in PROJECT["classifiers"] if line.startswith(f"{PYTHON} 3.")}
-    assert {point["python"] for point in points} == pythons
+    assert {point["python"] for point in points} >= pythons
     assert f">={min(pythons)}" == PROJECT["requires-python"]
     assert len(points) >= 5
     files = [*stated["core"], *stated["elsewhere"]["core"]]

@@ -35,8 +35,7 @@ class Inputs(NamedTuple):
     softcap: float | None = None
     sinks: Tensor | None = None  # one more score per head, of a key whose value is 0, (H, 1, 1); or None
 
-    @property
-    def sizes(self) -> tuple[int, int]:
+    def sizes(self) -> tuple[int, int]:  # no property: torch.compile of torch 2.10 would not trace it
         """Q and L."""
         return self.query.shape[-2], self.key.shape[-2]
 
