@@ -87,7 +87,7 @@ def can_be_softmax(inputs: Inputs) -> bool:
     if 0 in (inputs.query.shape[-3], inputs.key.shape[-3]):
         # On a CPU torch 2.10 divides by the number of heads, and the process ends.
         return False
-    return torch.compiler.is_compiling() or (all_hold_numbers(*inputs) and not inputs.have_tangents)
+    return torch.compiler.is_compiling() or (all_hold_numbers(*inputs) and not inputs.have_tangents())
 
 
 def attend_softmax(inputs: Inputs, dropout_p: float) -> Tensor:

@@ -38,7 +38,8 @@ def inlined(**options: Any) -> Callable[[Callable[..., Any]], Any]:
     A loop with a call in it is not vectorised. LLVM alone inlines what it holds to be small, and that depends on the
     version of Python: numba's code for a function of three results is longer from 3.12 on.
     """
-    return njit(forceinline=True, **options)
+    compiled: Callable[[Callable[..., Any]], Any] = njit(forceinline=True, **options)
+    return compiled
 
 
 class _CacheByDigest(FunctionCache):  # type: ignore[misc]
