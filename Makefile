@@ -16,7 +16,7 @@ else
 GPU_PYTHON := PYTHONPATH=src $(PYTHON)
 endif
 
-.PHONY: setup demo test test-plain test-gpu lint docs bench bench-gpu fuzz fuzz-gpu clean
+.PHONY: setup demo test test-plain test-gpu test-versions lint docs bench bench-gpu fuzz fuzz-gpu clean
 
 setup: .venv/.stamp
 
@@ -48,6 +48,12 @@ test-plain: .venv/.kernels
 # Every layer on CUDA against float64 on the CPU: make test-gpu, or make test-gpu PYTHON=python3 without any set-up.
 test-gpu: $(GPU_SETUP)
 	$(GPU_PYTHON) -m pytest -m gpu --without-typechecker $(shell find tests -name 'test_*_cuda.py' | sort)
+
+# The core of the suite on other versions of Python, torch, NumPy and numba, an environment each, and a table at the end:
+# make test-versions POINTS="oldest newest"; tests/versions/points.toml has their names. It downloads gigabytes.
+POINTS ?=
+test-versions:
+	$(PYTHON) tests/versions/try_points.py $(POINTS)
 
 lint: setup
 	$(BIN)/ruff check .

@@ -38,6 +38,8 @@ REAL_TYPES = (Tensor, Parameter)
 _NO_TENSORS = frozenset((type(None), float, int, bool))
 # Devices on which long loops are not traced. Elsewhere tracing pays: hundreds of operations become a few launches.
 _ONE_NODE_DEVICES = ("cpu",)
+# Device types without float64: Apple's GPUs. Tests add "meta".
+WITHOUT_FLOAT64 = {"mps"}
 
 
 def device_type(tensor: Tensor) -> str:
@@ -170,6 +172,20 @@ def in_dtype(tensor: Tensor, dtype: torch.dtype) -> Tensor:
 def common_dtype(first: torch.dtype, second: torch.dtype) -> torch.dtype:
     """``torch.promote_types``, skipped for equal dtypes: torch.export would record a node for it."""
     return first if first == second else torch.promote_types(first, second)
+
+
+def widest_dtype(tensor: Tensor) -> torch.dtype:
+    """float64, or float32 on a device that has no float64."""
+    return torch.float32 if device_type(tensor) in WITHOUT_FLOAT64 else torch.float64
+
+
+def require_float64(device: torch.device, what: str = "This result") -> None:
+    """Raise NotImplementedError on a device that has no float64; `what` is what is computed in it."""
+    if device.type in WITHOUT_FLOAT64:
+        raise NotImplementedError(
+            f"{what} is computed in float64, which {device.type} devices do not have. Compute it on the CPU: pass "
+            f'tensors, densities and bases of the CPU, then move the result with .to("{device.type}").'
+        )
 
 
 def wide_dtype(dtype: torch.dtype) -> torch.dtype:

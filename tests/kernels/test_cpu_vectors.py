@@ -1,5 +1,7 @@
 """The vector code that the rows are made of: elementary functions, and packing entries above a threshold."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -7,6 +9,7 @@ numba = pytest.importorskip("numba", reason="numba is not installed: pip install
 
 from contmax.kernels.cpu import _elementary as fast  # noqa: E402
 from contmax.kernels.cpu import _lanes  # noqa: E402
+from contmax.kernels.rows import _cpu_evaluate, _cpu_solve  # noqa: E402
 
 DTYPES = [np.float32, np.float64]
 
@@ -65,3 +68,24 @@ def test_packing_and_unpacking_a_row(dtype, n):
         np.testing.assert_array_equal(beside[1, :kept], other[r][above])
         _lanes.expand_above(key, start, size, half, beside, row, dtype(2), spread, start)
     np.testing.assert_array_equal(spread, np.where(key > 0.5, 2 * other, 0))
+
+
+def _llvm_of(function, *arguments) -> str:
+    """What LLVM has made of a numba function for these arguments."""
+    function(*arguments)
+    return function.inspect_llvm(function.signatures[0])
+
+
+def test_the_loops_over_scores_are_vectorised_whatever_the_version_of_python():
+    zero, n, v = np.uint64(0), np.uint64(64), np.zeros((1, 64), np.float32)
+    programs = [
+        _llvm_of(_cpu_evaluate.sums, v, zero, n, np.float32(0), 1.0, 0.3, 1 / 0.3, 0),
+        _llvm_of(_cpu_evaluate.weights, v, zero, np.zeros(1, _cpu_solve.ROW)[0], v),
+    ]
+    for program in programs:
+        (own,) = set(re.findall(r"define (?!linkonce).*@(_ZN7contmax\w+)\(", program))
+        called = set(re.findall(r"call .*@(_ZN7contmax\w+)\(", program))
+        # A loop with a call in it is not vectorised, takes 15 times as long, and rounds otherwise.
+        assert called <= {own}
+        # Four ways in which p is computed from the root, each with a loop of its own.
+        assert len(re.findall(r"^vector\.body\w*:", program, re.MULTILINE)) >= 4

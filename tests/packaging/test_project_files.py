@@ -12,6 +12,7 @@ from built import ROOT
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 WORKFLOWS = {path.stem: yaml.safe_load(path.read_text()) for path in (ROOT / ".github" / "workflows").glob("*.yml")}
 MODELS = sorted((ROOT / "src").rglob("model.safetensors"))
+PYTHON = "Programming Language :: Python ::"
 HEADING = re.compile(r"^## \[(\d+\.\d+\.\d+)\] - (Unreleased|\d{4}-\d{2}-\d{2})$", re.MULTILINE)
 
 
@@ -60,7 +61,7 @@ def steps(workflow):
 
 
 def test_workflows_run_what_ci_runs():
-    assert set(WORKFLOWS) == {"tests", "docs", "publish", "plain"}
+    assert set(WORKFLOWS) == {"tests", "docs", "publish", "plain", "versions"}
     assert steps("plain")[-1]["run"] == "make test-plain"
     assert [step["run"] for step in steps("tests") if "run" in step][-1] == ".ci/run"
     commands = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
@@ -118,3 +119,38 @@ def test_a_card_says_what_is_in_the_file(weights):
     learned = [math.prod(entry["shape"]) for entry in tensors if entry["dtype"] == "F16"]
     assert f"{sum(learned):,} parameters" in card_of(weights)
     assert "float16" in card_of(weights)
+
+
+def test_points_of_versions_start_at_the_lower_bounds():
+    stated = tomllib.loads((ROOT / "tests" / "versions" / "points.toml").read_text(encoding="utf-8"))
+    points = stated["points"].values()
+    needed = dict(line.split(">=") for line in [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["cpu"]])
+    oldest = dict(line.split("==") for line in stated["points"]["oldest"]["packages"])
+    assert all(f"{oldest[name]}.".startswith(f"{bound}.") for name, bound in needed.items())
+    pythons = {line.rpartition(" ")[2] for line in PROJECT["classifiers"] if line.startswith(f"{PYTHON} 3.")}
+    assert {point["python"] for point in points} >= pythons
+    assert f">={min(pythons)}" == PROJECT["requires-python"]
+    assert len(points) >= 5
+    files = [*stated["core"], *stated["elsewhere"]["core"]]
+    assert [name for name in files if not (ROOT / name).exists()] == []
+
+
+def test_badges_are_true():
+    badges = (ROOT / "README.md").read_text(encoding="utf-8").split("\n**", 1)[0]
+    pythons = [line.rpartition(" ")[2] for line in PROJECT["classifiers"] if line.startswith(f"{PYTHON} 3.")]
+    torch = PROJECT["dependencies"][0].removeprefix("torch>=")
+    assert f"python-{pythons[0]}_to_{pythons[-1]}-blue" in badges
+    assert f"torch-%E2%89%A5_{torch}-blue" in badges
+    assert f"licence-{PROJECT['license']}-green" in badges
+    assert badges.count("https://img.shields.io") == 3
+
+
+def test_archive_and_website_are_described():
+    archive = json.loads((ROOT / ".zenodo.json").read_text(encoding="utf-8"))
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert [archive["title"], archive["license"]] == [citation["title"], citation["license"]]
+    assert archive["description"] == citation["abstract"]
+    assert [creator["name"] for creator in archive["creators"]] == [author["name"] for author in citation["authors"]]
+    assert "version" not in archive  # Zenodo takes it from the tag
+    website = yaml.safe_load((ROOT / ".readthedocs.yaml").read_text(encoding="utf-8"))
+    assert "make docs" in website["build"]["commands"][0]

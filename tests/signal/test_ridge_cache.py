@@ -8,7 +8,7 @@ import torch
 
 import contmax
 from contmax.basis import GaussianBasis
-from contmax.signal import _observations, _ridge
+from contmax.signal import _ridge
 
 F64 = torch.float64
 
@@ -157,9 +157,3 @@ def test_nothing_is_kept_of_tensors_without_values():
     attend = contmax.nn.MultiheadContinuousAttention(4, 2, basis).to("meta")
     values = torch.randn(2, 9, 4, device="meta")
     assert attend(values, values, mask=torch.ones(2, 9, dtype=torch.bool, device="meta"))[0].shape == (2, 9, 4)
-
-
-def test_a_device_without_float64_is_named():
-    with pytest.raises(NotImplementedError, match="float64, which mps devices do not have"):
-        _observations.require_float64(torch.device("mps"))
-    _observations.require_float64(torch.device("cpu"))

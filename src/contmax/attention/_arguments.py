@@ -35,25 +35,22 @@ class Inputs(NamedTuple):
     softcap: float | None = None
     sinks: Tensor | None = None  # one more score per head, of a key whose value is 0, (H, 1, 1); or None
 
-    @property
+    # Methods, not properties, which torch.compile of torch 2.10 cannot trace.
     def sizes(self) -> tuple[int, int]:
         """Q and L."""
         return self.query.shape[-2], self.key.shape[-2]
 
-    @property
     def tensors(self) -> list[Tensor]:
         """The arguments that are tensors."""
         return [x for x in self if isinstance(x, Tensor)]
 
-    @property
     def hold_numbers(self) -> bool:
         """Whether the call is neither traced nor transformed by torch.func, and carries no forward-mode derivatives."""
-        return is_eager(*self) and not self.have_tangents
+        return is_eager(*self) and not self.have_tangents()
 
-    @property
     def have_tangents(self) -> bool:
         """Whether the call carries forward-mode derivatives."""
-        return any(forward_ad.unpack_dual(x).tangent is not None for x in self.tensors)
+        return any(forward_ad.unpack_dual(x).tangent is not None for x in self.tensors())
 
 
 def save_inputs(ctx: Any, inputs: tuple[Any, ...], *others: Tensor) -> None:

@@ -215,7 +215,7 @@ def _bounded(inputs: Inputs, boxes: Boxes) -> Bounded:
     bounds = bounds.nan_to_num(nan=torch.inf, posinf=torch.inf, neginf=torch.inf)
     added = torch.zeros_like(scores)
     if inputs.bias is not None:
-        added = added + bias_of_scores(inputs.bias, *inputs.sizes).to(dtype)
+        added = added + bias_of_scores(inputs.bias, *inputs.sizes()).to(dtype)
     allowed = allowed_keys(inputs)
     if allowed is not None:
         added = added.masked_fill(~allowed, -torch.inf)

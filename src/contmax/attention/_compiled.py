@@ -36,7 +36,7 @@ def backend_of_attention(inputs: Inputs, dropout_p: float) -> Backend:
     if bias is not None and bias.requires_grad and torch.is_grad_enabled():
         return Backend.TORCH
     is_traced = torch.compiler.is_compiling()
-    if not is_traced and not inputs.hold_numbers:
+    if not is_traced and not inputs.hold_numbers():
         return Backend.TORCH
     # On a CPU choose for half precision as for float32: tensors are widened before they reach numba's kernels.
     is_wide = is_traced or not query.is_cpu
@@ -106,7 +106,7 @@ def _in_batches(x: Tensor, inputs: Inputs) -> Tensor:
 
 
 def _needs_gradient(inputs: Inputs) -> bool:
-    return torch.is_grad_enabled() and any(x.requires_grad for x in inputs.tensors)
+    return torch.is_grad_enabled() and any(x.requires_grad for x in inputs.tensors())
 
 
 def attend_listed(inputs: Inputs) -> Tensor:

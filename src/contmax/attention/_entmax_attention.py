@@ -148,7 +148,7 @@ def _attended(inputs: Inputs, dropout_p: float) -> Tensor:
         return attend_softmax(inputs, dropout_p)
     if backend is Backend.NUMBA:
         return attend_listed(inputs)
-    return attend_in_blocks(inputs, dropout_p) if inputs.hold_numbers else attend_reference(inputs, dropout_p).output
+    return attend_in_blocks(inputs, dropout_p) if inputs.hold_numbers() else attend_reference(inputs, dropout_p).output
 
 
 def _as_given(x: Tensor, query: Tensor, inputs: Inputs) -> Tensor:

@@ -56,7 +56,7 @@ def _block_means(block: Inputs) -> tuple[Tensor, Tensor, Tensor]:
         scores = (block.query * block.scale) @ key.mT
     allowed = allowed_keys(block)
     if block.bias is not None:
-        scores += bias_of_scores(block.bias, *block.sizes).to(scores.dtype)
+        scores += bias_of_scores(block.bias, *block.sizes()).to(scores.dtype)
     if allowed is not None:
         scores.masked_fill_(~allowed, -torch.inf)
     from contmax.kernels.attention import _cpu_listed as lists

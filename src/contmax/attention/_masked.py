@@ -31,7 +31,7 @@ def bias_of_scores(bias: Tensor, queries: int, keys: int) -> Tensor:
 
 def allowed_keys(inputs: Inputs) -> Tensor | None:
     """Which keys a query may attend by mask, lengths, causality and spans, broadcastable to the scores; None if all."""
-    queries, keys = inputs.sizes
+    queries, keys = inputs.sizes()
     allowed = inputs.mask
     if inputs.lengths is None and inputs.diagonal is None and inputs.spans is None:
         return allowed
@@ -70,7 +70,7 @@ def _seen_and_asking(inputs: Inputs) -> tuple[Tensor | None, Tensor | None]:
     unless there are spans or a mask that is a matrix. If it is not expanded, the bias and the other conditions are
     tested separately: a query then counts even if its bias excludes just the keys that the other conditions allow.
     """
-    (queries, keys), bias, line = inputs.sizes, inputs.bias, None
+    (queries, keys), bias, line = inputs.sizes(), inputs.bias, None
     if bias is not None and is_by_distance(bias, queries, keys):
         line = bias.detach() != -torch.inf
         bias = None
@@ -120,7 +120,7 @@ def _seen_and_asking_of_spans(spans: Tensor, parts: list[Tensor], keys: int) -> 
 
 def _asking(seen: Tensor | None, inputs: Inputs) -> Tensor | None:
     """Which queries may attend some key of those that are True in `seen`, (…, 1, L); (…, Q or 1, 1), None if all."""
-    queries, keys = inputs.sizes
+    queries, keys = inputs.sizes()
     diagonal = inputs.diagonal
     if diagonal is not None and seen is None and diagonal < 0:
         return torch.arange(queries, device=inputs.query.device).unsqueeze(-1) >= -diagonal

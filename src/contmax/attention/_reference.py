@@ -49,7 +49,7 @@ def scores_of(inputs: Inputs) -> Tensor:
     if inputs.softcap is not None:
         scores = inputs.softcap * torch.tanh(scores / inputs.softcap)
     if inputs.bias is not None:
-        scores = scores + bias_of_scores(inputs.bias, *inputs.sizes).to(scores.dtype)
+        scores = scores + bias_of_scores(inputs.bias, *inputs.sizes()).to(scores.dtype)
     return scores
 
 
@@ -84,7 +84,10 @@ def can_be_softmax(inputs: Inputs) -> bool:
     """Whether torch's attention can be used: α is the float 1, without cap, sinks, torch.func or forward mode."""
     if not isinstance(inputs.alpha, float) or inputs.alpha != 1 or inputs.sinks is not None or inputs.softcap:
         return False
-    return torch.compiler.is_compiling() or (all_hold_numbers(*inputs) and not inputs.have_tangents)
+    if 0 in (inputs.query.shape[-3], inputs.key.shape[-3]):
+        # On a CPU torch 2.10 divides by the number of heads, and the process ends.
+        return False
+    return torch.compiler.is_compiling() or (all_hold_numbers(*inputs) and not inputs.have_tangents())
 
 
 def attend_softmax(inputs: Inputs, dropout_p: float) -> Tensor:
@@ -111,7 +114,7 @@ def _softmax_attention(inputs: Inputs, dropout_p: float) -> Tensor:
     if bias is None and allowed is None:
         return F.scaled_dot_product_attention(*inputs[:3], is_causal=is_causal, **options)
     if bias is not None:
-        bias = bias_of_scores(bias, *inputs.sizes)
+        bias = bias_of_scores(bias, *inputs.sizes())
         finite = bias != -torch.inf
         allowed = finite if allowed is None else allowed & finite
     assert allowed is not None
@@ -174,7 +177,7 @@ def attend_in_blocks(inputs: Inputs, dropout_p: float) -> Tensor:
 
 def query_blocks(inputs: Inputs) -> Iterator[slice]:
     """Blocks of consecutive queries, each with at most `_WEIGHTS` weights (on a GPU `_WEIGHTS_ON_GPU`) or one query."""
-    queries, keys = inputs.sizes
+    queries, keys = inputs.sizes()
     heads = inputs.query.shape[:-2].numel()
     weights = _WEIGHTS if inputs.query.device.type == "cpu" else _WEIGHTS_ON_GPU
     size = max(1, weights // max(1, heads * keys))
@@ -183,7 +186,7 @@ def query_blocks(inputs: Inputs) -> Iterator[slice]:
 
 def block_of(inputs: Inputs, rows: slice) -> Inputs:
     """The inputs of the queries `rows`, with keys up to the last that the causal mask lets them attend."""
-    queries, keys = inputs.sizes
+    queries, keys = inputs.sizes()
     diagonal, count = inputs.diagonal, keys
     if diagonal is not None:
         count = max(1, min(keys, rows.stop + diagonal))

@@ -35,7 +35,7 @@ def with_spans(
     Raises:
         ValueError, TypeError: if an argument does not fit; the message says what to pass.
     """
-    queries, keys = inputs.sizes
+    queries, keys = inputs.sizes()
     device = inputs.query.device
     position = torch.arange(queries, device=device)
     if cu_seqlens is None:
@@ -108,7 +108,7 @@ def _checked_packing(cu_seqlens: Tensor | tuple[Tensor, Tensor], inputs: Inputs)
             "cu_seqlens must be a tensor (N + 1,), or a pair of them, one for queries and one for keys; got "
             f"{type(cu_seqlens).__name__} of {', '.join(type(offsets).__name__ for offsets in both)}."
         )
-    for offsets, size, name in zip(both, inputs.sizes, ("queries", "keys"), strict=True):
+    for offsets, size, name in zip(both, inputs.sizes(), ("queries", "keys"), strict=True):
         if offsets.dim() != 1 or offsets.shape[0] == 0 or offsets.is_floating_point() or offsets.dtype == torch.bool:
             raise ValueError(
                 "cu_seqlens holds integers 0, n₁, n₁ + n₂, …, where sequences of n₁, n₂, … positions begin and end, "

@@ -306,7 +306,7 @@ def require_positive(value: Tensor, name: str, advice: str) -> Tensor:
 
 def listed(scale: float | Sequence[float]) -> list[float]:
     """One standard deviation, or several, as a list."""
-    return [scale] if isinstance(scale, int | float) else list(scale)
+    return [scale] if isinstance(scale, (int, float)) else list(scale)
 
 
 def evenly(num: int, widths: int, low: float, high: float, dtype: torch.dtype | None = None) -> list[float]:

@@ -11,7 +11,7 @@ from torch import Size, Tensor
 from torch.distributions import Categorical, Distribution, constraints
 from torch.types import _size
 
-from contmax._eager import common_dtype, in_dtype, is_eager_cpu, wide_dtype
+from contmax._eager import common_dtype, in_dtype, is_eager_cpu, require_float64, wide_dtype
 from contmax._typing import Float
 from contmax.deformed import log_beta
 from contmax.densities._line_rule import Landmarks, general_landmarks
@@ -352,6 +352,8 @@ def unchecked(distribution: Distribution, dtype: torch.dtype | None = None) -> D
         if isinstance(value, Distribution):
             setattr(new, name, unchecked(value, dtype))
         elif dtype is not None and isinstance(value, Tensor) and value.is_floating_point():
+            if dtype == torch.float64:
+                require_float64(value.device)
             setattr(new, name, value.to(torch.promote_types(value.dtype, dtype)))
         elif dtype is not None and isinstance(value, torch.dtype):
             setattr(new, name, torch.promote_types(value, dtype))

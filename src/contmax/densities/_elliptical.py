@@ -143,7 +143,7 @@ class Elliptical(Density):
             >>> BetaGaussian(0.0, 1.0, alpha=1.5).escort(0.5).alpha
             2.0
         """
-        if not (isinstance(beta, float | int) and math.isfinite(beta) and beta > 0):
+        if not (isinstance(beta, (float, int)) and math.isfinite(beta) and beta > 0):
             raise ValueError(
                 f"beta must be a positive number; got {beta}: the escort of order zero is uniform on the support and a "
                 "negative order grows towards its edge; neither is a β-Gaussian. Pass beta > 0, e.g. 2 - alpha."

@@ -5,7 +5,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from contmax._eager import in_dtype, is_exporting_to_onnx, wide_dtype, without_autocast
+from contmax._eager import in_dtype, is_exporting_to_onnx, require_float64, wide_dtype, without_autocast
 from contmax._smooth import ARTANH_EXCESS, polynomial
 from contmax._typing import Float
 from contmax.densities._validation import checks_values, require_finite, require_positive
@@ -88,6 +88,8 @@ class Scale:
 
     def to(self, dtype: torch.dtype) -> Self:
         """The Scale with L in another dtype."""
+        if dtype == torch.float64:
+            require_float64(self._factor.device)
         return type(self)(self._factor.to(dtype))
 
 
@@ -167,6 +169,7 @@ def _cholesky(name: str, matrix: Float[Tensor, "*batch N N"], validate: bool) ->
     """
     if is_exporting_to_onnx():
         return factored(matrix)
+    require_float64(matrix.device, "A scale matrix's factor")
     tril, info = torch.linalg.cholesky_ex(matrix.double())
     if validate:
         _require_scale(name, matrix, tril, info)

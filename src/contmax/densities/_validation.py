@@ -34,7 +34,7 @@ def as_parameters(**given: Number) -> list[Tensor]:
     if len(tensors) == len(given) and first.is_floating_point and all(x.dtype == first for x in tensors):
         return tensors  # the usual case
     for name, value in given.items():
-        if not isinstance(value, Tensor | float | int):
+        if not isinstance(value, (Tensor, float, int)):
             raise TypeError(
                 f"{name} must be a tensor or a number; got {type(value).__name__}. Pass torch.as_tensor({name})."
             )
@@ -117,7 +117,7 @@ def as_index(alpha: Number, dim: int, validate_args: bool | None) -> Number:
                 "alpha must be finite in a tensor; got NaN or infinity. Pass alpha=math.inf as a float instead."
             )
         which, lowest = "min ", float(alpha.detach().min())
-    elif isinstance(alpha, bool) or not isinstance(alpha, float | int):
+    elif isinstance(alpha, bool) or not isinstance(alpha, (float, int)):
         raise TypeError(f"alpha must be a number or a tensor; got {type(alpha).__name__}. Pass for example alpha=2.0.")
     else:
         # α selects formulas, so a compiled program must hold it as a constant. math.ldexp makes the tracer read α.

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.compiler import is_compiling
 
 from contmax._backend import Backend
-from contmax._eager import is_eager_cpu
+from contmax._eager import is_eager_cpu, require_float64
 from contmax._operator import operator
 from contmax.densities import BetaGaussian
 from contmax.expectations._chunks import Fewest, in_chunks
@@ -102,6 +102,7 @@ def scale_mean_reference(
 ) -> Tensor:
     """r by torch, differentiable to every order; α is `index`, or `number` if `index` is None."""
     alpha = number if index is None else index
+    require_float64(loc.device, "This expectation")
     wide = BetaGaussian(loc.double(), scale.double(), alpha, validate_args=False)
     form, size = line_form(wide.variance[..., None], wide.loc[..., None] - centre.double(), width.double())
     return (mean_over_scales(form, alpha, 1, loc.dtype == torch.float32) * size).to(loc.dtype)

@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.distributions import LowRankMultivariateNormal, MultivariateNormal
 
 from contmax._backend import Backend, backend_of
+from contmax._eager import require_float64
 from contmax.basis import MultivariateGaussianBasis
 from contmax.densities import MultivariateBetaGaussian
 from contmax.expectations._chunks import Fewest, in_chunks
@@ -82,6 +83,8 @@ def _reference(
         return _closed_form(loc, tril, centre, basis_tril, diagonal).to(result_dtype)
     single = working_dtype(loc, tril, centre) == torch.float32
     dtype = working_dtype(loc, tril) if _fits_float32(alpha, dim) else torch.float64
+    if dtype == torch.float64:
+        require_float64(loc.device, "This expectation")
     wide_loc, wide_tril = loc.to(dtype), tril.to(dtype)
     wide = MultivariateBetaGaussian(wide_loc, scale_tril=wide_tril, alpha=alpha, validate_args=False)
     factor = wide_tril * wide.variance_factor.sqrt()[..., None, None]
@@ -129,6 +132,7 @@ def _closed_form(loc: Tensor, tril: Tensor, centre: Tensor, basis_tril: Tensor, 
         parts = _pairs(loc, tril, centre, basis_tril, working_dtype(loc, centre))
         plane, size = plane_form(*parts, diagonal)
         return size * torch.exp(-0.5 * (plane.near + plane.far))
+    require_float64(loc.device, "This expectation")
     tril, offset, basis_tril = _pairs(loc, tril, centre, basis_tril, torch.float64)
     total, _ = torch.linalg.cholesky_ex(tril @ tril.mT + basis_tril @ basis_tril.mT)
     white = torch.linalg.solve_triangular(total, offset.unsqueeze(-1), upper=False).squeeze(-1)

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from contmax._backend import Backend, backend_of
-from contmax._eager import is_eager_cpu, wide_dtype
+from contmax._eager import is_eager_cpu, wide_dtype, widest_dtype
 from contmax._mask import require_mask
 from contmax._typing import Bool, Float, Shaped
 from contmax.losses._row_losses import class_losses, fused_losses, losses_of_every_class, soft_losses
@@ -170,7 +170,7 @@ def _weighted_soft_losses(
         losses = fused_losses(z, target, *options)  # type: ignore[arg-type]
     else:
         # Use float64 for α < 1, where with many classes the loss is a small difference of two large numbers, Ω* and Ω.
-        wide = torch.float64 if isinstance(alpha, float) and alpha < 1 else z.dtype
+        wide = widest_dtype(z) if isinstance(alpha, float) and alpha < 1 else z.dtype
         losses = soft_losses(z.to(wide), target.to(wide), *options)
     if weight is None:
         return losses, torch.ones_like(losses)

@@ -17,7 +17,7 @@ from contmax._autograd import (
     needs_reference,
     tangent_by_reference,
 )
-from contmax._eager import is_eager
+from contmax._eager import is_eager, widest_dtype
 from contmax.deformed import log_beta, mean_u_exp, tsallis_negentropy
 from contmax.kernels.losses import row_losses, row_losses_backward
 from contmax.maps._arguments import widened_scores
@@ -196,10 +196,10 @@ def losses_and_map(
         return (top + gain).to(scores.dtype), p
     # Subtract the maximum first: added to a large maximum, the loss would lose its digits.
     top = torch.where(top == -torch.inf, 0, top)
-    linear = (1 - smoothing) * (scores.gather(dim, target) - top).double()
+    linear = (1 - smoothing) * (scores.gather(dim, target) - top).to(widest_dtype(scores))
     if smoothing > 0:
         counted = scores - top if allowed is None else torch.where(allowed, scores - top, 0)
-        linear = linear + counted.sum(dim, keepdim=True, dtype=torch.float64) * _share(scores, allowed, smoothing, dim)
+        linear = linear + counted.sum(dim, keepdim=True, dtype=linear.dtype) * _share(scores, allowed, smoothing, dim)
     # Ω*(z) ≥ ⟨z, q⟩ for every q on the simplex: clamp rounding below 0.
     loss = (gain - linear).to(scores.dtype).clamp(min=0)
     # In a fully masked row (gain = −inf) every class has logit −inf, so any target has infinite loss.

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from contmax._autograd import needs_reference
 from contmax._backend import NUMBA_DTYPES, Backend, backend_of, name_of
-from contmax._eager import in_dtype, is_eager_cpu, is_exporting, wide_dtype
+from contmax._eager import in_dtype, is_eager_cpu, is_exporting, wide_dtype, widest_dtype
 from contmax._operator import operator
 from contmax.deformed import log_beta
 from contmax.kernels import rows
@@ -184,7 +184,7 @@ def _max_reference(scores: Tensor, alpha: float | Tensor) -> tuple[Tensor, Tenso
     surprise = log_beta(torch.where(inside, p, 1), 2 - alpha)
     gain = torch.where(inside, p * (torch.where(inside, shifted, 0) - surprise / alpha), 0).sum(-1, keepdim=True)
     # Adding top − top makes the gain NaN where the maximum is NaN or +inf.
-    return p, torch.where(top == -torch.inf, -torch.inf, gain.double() + (top - top))
+    return p, torch.where(top == -torch.inf, -torch.inf, gain.to(widest_dtype(gain)) + (top - top))
 
 
 def _probabilities(scores: Tensor, shifted: Tensor, alpha: float | Tensor, weights: Tensor | None) -> Tensor:

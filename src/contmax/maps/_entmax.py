@@ -176,7 +176,7 @@ def _apply(
 
 
 def _is_one(value: float | Tensor) -> bool:
-    return isinstance(value, float | int) and value == 1
+    return isinstance(value, (float, int)) and value == 1
 
 
 def softmax(

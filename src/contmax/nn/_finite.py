@@ -81,7 +81,7 @@ class Entmax(AlphaModule):
         num_heads: int | None = None,
         head_dim: int | None = None,
     ) -> None:
-        if num_heads is not None and not learnable and isinstance(alpha, int | float):
+        if num_heads is not None and not learnable and isinstance(alpha, (int, float)):
             alpha = [alpha] * num_heads
         super().__init__(alpha, learnable=learnable, num_heads=num_heads)
         shape, start = shape_of(alpha), self._start

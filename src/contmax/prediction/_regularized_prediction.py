@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from contmax._eager import is_eager_cpu
+from contmax._eager import is_eager_cpu, require_float64
 from contmax._typing import Float
 from contmax.prediction._prediction import Prediction
 
@@ -55,6 +55,7 @@ def read_score(
 
 def checked_alpha(alpha: float | int | Tensor, device: torch.device) -> Float[Tensor, "..."]:
     """α as a float64 tensor, checked to be positive and finite."""
+    require_float64(device, "A prediction")
     if isinstance(alpha, Tensor):
         if not alpha.is_floating_point():
             raise TypeError(f"a tensor alpha must be floating-point; got {alpha.dtype}. Pass alpha.float() or a float.")
@@ -63,7 +64,7 @@ def checked_alpha(alpha: float | int | Tensor, device: torch.device) -> Float[Te
                 f"alpha must be positive and finite; got min {float(alpha.min()):g}, max {float(alpha.max()):g}."
             )
         return alpha.double()
-    if isinstance(alpha, bool) or not isinstance(alpha, float | int):
+    if isinstance(alpha, bool) or not isinstance(alpha, (float, int)):
         raise TypeError(f"alpha must be a number or a tensor; got {type(alpha).__name__}. Pass for example alpha=2.0.")
     if not 0 < alpha < torch.inf:
         raise ValueError(f"alpha must be positive and finite; got {alpha}. 1 is exponential, 2 is the sparse map.")

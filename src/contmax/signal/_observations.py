@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from contmax._eager import is_eager_cpu
+from contmax._eager import is_eager_cpu, require_float64
 from contmax._mask import require_boolean
 from contmax.basis import Basis, SineBasis
 from contmax.basis._basis import rounding_warning
@@ -50,7 +50,7 @@ def check_observations(values: Tensor, dim: int, positions: Tensor | None, mask:
             f"values must be floating-point of shape (*batch, L, D); got {values.dtype}, {tuple(values.shape)}. "
             "Pass values[:, None] for one channel."
         )
-    require_float64(values.device)
+    require_float64(values.device, "A signal")
     check_positions(values.shape[:-1], dim, positions)
     check_mask(values.shape[:-1], mask)
 
@@ -104,15 +104,6 @@ def require_penalty(penalty: float) -> None:
     """Raise ValueError for a ridge penalty that is negative, infinite or NaN."""
     if not 0 <= penalty < math.inf:
         raise ValueError(f"penalty must be finite and not negative; got {penalty}. 0.01 is a good start.")
-
-
-def require_float64(device: torch.device) -> None:
-    """Raise NotImplementedError on Apple's GPUs, which lack the float64 of every fit."""
-    if device.type == "mps":
-        raise NotImplementedError(
-            "A signal is fitted in float64, which mps devices do not have. Fit it on the CPU and move it: "
-            'fit_signal(values.cpu(), basis.cpu(), …).to("mps").'
-        )
 
 
 def _one_for_each(shape: torch.Size, observations: torch.Size) -> bool:

@@ -57,6 +57,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except LabError as error:
         sys.exit(_complain(str(error), error.exit_code))
     except ModuleNotFoundError as error:
+        if error.name == "fcntl":  # it locks run folders
+            sys.exit(_complain("this command needs Linux or macOS; on Windows use WSL. The library itself works", 1))
         needed = distribution(error.name or str(error))
         sys.exit(_complain(f"{needed} is not installed: pip install 'contmax[lab]'; contmax doctor shows the rest", 1))
     except KeyboardInterrupt:

@@ -42,6 +42,16 @@ def kernel(**options: Any) -> Callable[[Callable[..., None]], Any]:
     return compile_lazily
 
 
+def inlined(**options: Any) -> Callable[[Callable[..., Any]], Any]:
+    """``numba.njit(**options)`` for functions that the loops over scores call; LLVM always inlines them.
+
+    A loop with a call in it is not vectorised. LLVM alone inlines what it holds to be small, and that depends on the
+    version of Python: numba's code for a function of three results is longer from 3.12 on.
+    """
+    compiled: Callable[[Callable[..., Any]], Any] = njit(forceinline=True, **options)
+    return compiled
+
+
 def kept(compiled: Any) -> tuple[str | None, bool]:
     """The folder that a kernel is cached in, None where there is none, and whether code of today's sources is in it."""
     cache = compiled._cache

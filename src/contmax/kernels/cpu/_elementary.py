@@ -7,9 +7,10 @@ tests compare with libm). Python's max compiles to a branch that is not vectoris
 
 import numpy as np
 from llvmlite import ir
-from numba import njit
 from numba.core import types
 from numba.extending import intrinsic, overload
+
+from contmax.kernels.cpu._compiled import inlined
 
 CONTRACT = {"contract"}  # fused multiply–add
 
@@ -38,7 +39,7 @@ def exp(x):  # type: ignore[no-untyped-def]
     """eˣ for x ≤ 80; 0 where the result would be subnormal."""
 
 
-@njit(fastmath=CONTRACT, error_model="numpy")
+@inlined(fastmath=CONTRACT, error_model="numpy")
 def _log64(x):  # type: ignore[no-untyped-def]
     bits = np.float64(x).view(np.int64)
     exponent = (bits - _SQRT_HALF64) >> 52
@@ -52,7 +53,7 @@ def _log64(x):  # type: ignore[no-untyped-def]
     return e * _LN2_HIGH64 + (e * _LN2_LOW64 + t * series + 2.0 * t)
 
 
-@njit(fastmath=CONTRACT, error_model="numpy")
+@inlined(fastmath=CONTRACT, error_model="numpy")
 def _log32(x):  # type: ignore[no-untyped-def]
     bits = np.float32(x).view(np.int32)
     exponent = np.int32(np.int32(bits - _SQRT_HALF32) >> np.int32(23))
@@ -61,7 +62,7 @@ def _log32(x):  # type: ignore[no-untyped-def]
     return np.float32(exponent) * _LN2_32 + (f + f * f * (_L0 + f * (_L1 + f * (_L2 + f * (_L3 + f * tail)))))
 
 
-@njit(fastmath=CONTRACT, error_model="numpy")
+@inlined(fastmath=CONTRACT, error_model="numpy")
 def _exp64(x):  # type: ignore[no-untyped-def]
     inner = x if x > -700.0 else -700.0
     shifted = inner * _LOG2E64 + _ROUND64
@@ -76,7 +77,7 @@ def _exp64(x):  # type: ignore[no-untyped-def]
     return value if x > -700.0 else 0.0
 
 
-@njit(fastmath=CONTRACT, error_model="numpy")
+@inlined(fastmath=CONTRACT, error_model="numpy")
 def _exp32(x):  # type: ignore[no-untyped-def]
     inner = x if x > _LOWEST32 else _LOWEST32
     shifted = inner * _LOG2E32 + _ROUND32

@@ -23,8 +23,9 @@ def _workers(count: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(count, thread_name_prefix="contmax")
 
 
-# A forked child inherits the pools but not their threads.
-os.register_at_fork(after_in_child=_workers.cache_clear)
+# A forked child inherits the pools but not their threads. Windows has no fork.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_workers.cache_clear)
 
 
 def array_of(tensor: Tensor) -> Any:

@@ -12,7 +12,7 @@ import numpy as np
 from numba import njit
 
 from contmax.kernels.cpu import _elementary as fast
-from contmax.kernels.cpu._compiled import kernel
+from contmax.kernels.cpu._compiled import inlined, kernel
 from contmax.kernels.cpu._lanes import wide_vectors
 
 # Rows of a block: a, b, c, n, g; the path's vertex, size, bend; the mean; its slopes in a, b, c, n, g, and in ν on a
@@ -33,13 +33,13 @@ _TURN_HIGH, _TURN_MIDDLE, _TURN_LOW = 1.57079625129699707031, 7.5497894158615963
 _QUARTERS_PER_RADIAN = 0.63661977236758134308
 
 
-@njit
+@inlined()
 def of(f, single, double):  # type: ignore[no-untyped-def]
     """`single` if f is np.float32, `double` if f is np.float64."""
     return double if f(0.1) == 0.1 else single
 
 
-@njit(fastmath=fast.CONTRACT, error_model="numpy")
+@inlined(fastmath=fast.CONTRACT, error_model="numpy")
 def angle(x, y, size, f):  # type: ignore[no-untyped-def]
     """The argument of x + iy, whose modulus is `size`, as twice an arctangent; it must lie between −135° and 135°."""
     height, base = abs(y), size + x
@@ -52,7 +52,7 @@ def angle(x, y, size, f):  # type: ignore[no-untyped-def]
     return f(2) * (half if y >= f(0) else -half)
 
 
-@njit(fastmath=fast.CONTRACT, error_model="numpy")
+@inlined(fastmath=fast.CONTRACT, error_model="numpy")
 def sin_cos(x, f):  # type: ignore[no-untyped-def]
     """Sine and cosine of x, exact to rounding for |x| ≤ 1e6 in float64, and for |x| ≤ 1e4 in float32."""
     n = np.floor(x * f(_QUARTERS_PER_RADIAN) + f(0.5))
@@ -70,7 +70,7 @@ def sin_cos(x, f):  # type: ignore[no-untyped-def]
     return first, second
 
 
-@njit(fastmath=fast.CONTRACT, error_model="numpy")
+@inlined(fastmath=fast.CONTRACT, error_model="numpy")
 def _derivatives(a, b, c, n, g, s, f):  # type: ignore[no-untyped-def]
     """s f′, −s² f″ and s³ f‴ of f(s) = ln s − ln N(μ; μ_j, Σ_j + V/s) from the pair's five numbers a, b, c, n, g."""
     x, z = a * s, c / s
@@ -85,7 +85,7 @@ def _derivatives(a, b, c, n, g, s, f):  # type: ignore[no-untyped-def]
     return first, second, volume * (volume * volume - f(3) * x) + f(3) * distance
 
 
-@njit(fastmath=fast.CONTRACT, error_model="numpy")
+@inlined(fastmath=fast.CONTRACT, error_model="numpy")
 def _start(a, b, c, n, g, order, f):  # type: ignore[no-untyped-def]
     """Where Newton's method begins: the lower of two estimates of the saddle point."""
     near = n / a

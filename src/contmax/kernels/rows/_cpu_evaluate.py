@@ -9,6 +9,7 @@ import numpy as np
 from numba import njit
 
 from contmax.kernels.cpu import _elementary as fast
+from contmax.kernels.cpu._compiled import inlined
 from contmax.kernels.cpu._lanes import PROCESSOR_LANES, wide_vectors
 
 # Options for functions that sum: reassociation lets a sum use vector lanes. Functions that compute the summands allow
@@ -50,26 +51,26 @@ def shifted(x, r, v, j):  # type: ignore[no-untyped-def]
     return top, total
 
 
-@njit(fastmath=fast.CONTRACT)
+@inlined(fastmath=fast.CONTRACT)
 def _base(distance, e):  # type: ignore[no-untyped-def]
     """The root u = [ε(v − t)]₊ for c = 0, from `distance` = v − t and `e` = ε."""
     return fast.maximum(e * distance, type(distance)(0))
 
 
-@njit
+@inlined()
 def _distance(v, t, rest):  # type: ignore[no-untyped-def]
     """v − origin, where the origin has more digits than the dtype of v: it is the sum t + rest."""
     return (v - t) - rest
 
 
-@njit(fastmath=fast.CONTRACT)
+@inlined(fastmath=fast.CONTRACT)
 def integer_power(u, order):  # type: ignore[no-untyped-def]
     """u^order for order 0, 1, 2, 3, 4."""
     square, one = u * u, type(u)(1)
     return (square * square if order == 4 else square if order >= 2 else one) * (u if order & 1 else one)
 
 
-@njit(error_model="numpy", fastmath=fast.CONTRACT)
+@inlined(error_model="numpy", fastmath=fast.CONTRACT)
 def _escort_and_base(distance, e, power):  # type: ignore[no-untyped-def]
     """Escort s and root u for c = 0, p = s·u; s = 0, u = 1 off the support. `distance` is v − t, `e` ε, `power` k−1."""
     zero, one = type(distance)(0), type(distance)(1)
@@ -80,7 +81,7 @@ def _escort_and_base(distance, e, power):  # type: ignore[no-untyped-def]
     return (w if inside else zero), inner
 
 
-@njit(error_model="numpy", fastmath=fast.CONTRACT)
+@inlined(error_model="numpy", fastmath=fast.CONTRACT)
 def _escort_and_base_from_one(distance, e, power):  # type: ignore[no-untyped-def]
     """The results of `_escort_and_base`, from the same arguments, for c = 1; they are accurate as α → 1."""
     kind = type(distance)
@@ -131,7 +132,7 @@ def sums(v, j, n, t, constant, epsilon, k, order):  # type: ignore[no-untyped-de
     return mass, slope
 
 
-@njit
+@inlined()
 def _moment(v, p):  # type: ignore[no-untyped-def]
     """v·p; where p is 0, v may be −inf, and the result is 0."""
     product = v * p

@@ -13,7 +13,7 @@ from torch import Tensor
 from contmax._backend import NUMBA_DTYPES, Backend
 from contmax._eager import holds_numbers
 from contmax.kernels.cpu import _elementary as fast
-from contmax.kernels.cpu._compiled import kernel
+from contmax.kernels.cpu._compiled import inlined, kernel
 from contmax.kernels.cpu._lanes import compress_above, expand_above, wide_vectors
 from contmax.kernels.cpu._threads import matrix_of, over_rows
 from contmax.kernels.rows._cpu_evaluate import CHUNK, REDUCTION, ZERO, weights
@@ -207,7 +207,7 @@ def _quarters_and_rest(power, p):  # type: ignore[no-untyped-def]
     return quarters, p.dtype.type(power - quarters / 4.0)
 
 
-@njit
+@inlined()
 def _quarter_power(p, quarters):  # type: ignore[no-untyped-def]
     """p^{quarters/4} by products and roots, for up to 8 quarters."""
     power = type(p)(1)
