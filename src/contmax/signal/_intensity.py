@@ -3,11 +3,11 @@
 import torch
 from torch import Tensor
 
-from contmax._eager import wide_dtype
+from contmax._eager import require_float64, wide_dtype
 from contmax._typing import Bool, Float
 from contmax.basis import Basis
 from contmax.numerics import unit_gauss_legendre
-from contmax.signal._observations import check_mask, design_at, require_float64, require_penalty
+from contmax.signal._observations import check_mask, design_at, require_penalty
 from contmax.signal._ridge import factored, solved
 from contmax.signal._signal import Signal
 

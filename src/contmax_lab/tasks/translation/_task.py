@@ -93,22 +93,24 @@ def differences(kept: Sequence[tuple[Cell, Mapping[str, str]]]) -> dict[str, Any
     for cell, texts in kept:
         if FILE in texts:
             by_row.setdefault(cell.row.label, []).append(read_lines(texts[FILE]))
-            named[cell.row.label] = cell.row.against
+            against = cell.row.against
+            assert isinstance(against, str)  # the rows of translation name one other at most
+            named[cell.row.label] = against
     if len(by_row) < 2 or len({len(lines) for runs in by_row.values() for lines in runs}) > 1:
         return {}
     bleu = _metrics()[0]
     drawn = {label: _resampled(bleu, runs) for label, runs in by_row.items()}
     first, *_ = drawn
-    against = {label: named[label] if named[label] in drawn else first for label in drawn}
-    rows = {label: _difference(drawn[label], drawn[base]) for label, base in against.items() if label != base}
+    others = {label: named[label] if named[label] in drawn else first for label in drawn}
+    rows = {label: _difference(drawn[label], drawn[base]) for label, base in others.items() if label != base}
     signature = signatures()
     notes = [
-        f"{label} − {against[label].lower()}: {d['bleu']:+.2f} BLEU, 95 % of {_RESAMPLES} paired bootstrap draws of "
+        f"{label} − {others[label].lower()}: {d['bleu']:+.2f} BLEU, 95 % of {_RESAMPLES} paired bootstrap draws of "
         f"the test sentences within [{d['low']:+.2f}, {d['high']:+.2f}], p = {d['p']:.3f}."
         for label, d in rows.items()
     ]
     return {
-        "against": {label: against[label] for label in rows},
+        "against": {label: others[label] for label in rows},
         "rows": rows,
         "resamples": _RESAMPLES,
         "signatures": signature,
