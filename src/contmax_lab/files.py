@@ -63,7 +63,7 @@ def write_atomically(path: Path, content: bytes) -> None:
 def written_aside(path: Path) -> Iterator[IO[str]]:
     """A text file that is written piece by piece as ``NAME.partial``, and takes its name when it is complete.
 
-    If anything stops it before, a file that had the name stays as it was, and ``NAME.partial`` stays unless it is empty.
+    If anything stops it before, a file that had the name stays as it was, and ``NAME.partial`` stays unless empty.
 
     Raises:
         CannotWrite: if the disk is full or the folder, which is made, cannot be written.
@@ -84,7 +84,7 @@ def written_aside(path: Path) -> Iterator[IO[str]]:
         raise LabError(f"{error}; what was written before is in {aside}") from None
     except OSError as error:
         # The body reads files too, whose errors are not ours.
-        if error.filename is not None and Path(error.filename) not in (aside, path, path.parent):
+        if error.filename is not None and Path(error.filename) not in (aside, path, *path.parents):
             raise
         raise CannotWrite(f"cannot write {path}: {error.strerror or error}; pass another name") from None
     finally:

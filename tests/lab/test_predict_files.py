@@ -12,7 +12,7 @@ from own_data import HEADER, pictures, sensors
 from contmax.densities import BetaGaussian, MultivariateBetaGaussian
 from contmax_lab.attention import Attended
 from contmax_lab.contract import FileAnswer, Splits
-from contmax_lab.errors import LabError
+from contmax_lab.errors import CannotWrite, LabError
 from contmax_lab.files import written_aside
 from contmax_lab.labelled import Targets, attended_box, attended_interval, table_inputs
 from contmax_lab.registry import find_task
@@ -98,23 +98,29 @@ def test_what_is_written_is_read_again_cell_by_cell(tmp_path):
 
 def test_a_file_of_answers_is_complete_or_as_it_was(tmp_path):
     path, beginning = tmp_path / "a" / "answers.csv", tmp_path / "a" / "answers.csv.partial"
-    with written_aside(path) as file:
-        file.write("old")
-    with pytest.raises(LabError, match="^no column$"), written_aside(path):
-        raise LabError("no column")
+
+    def write(text, error=None):
+        with written_aside(path) as file:
+            file.write(text)
+            if error:
+                raise error
+
+    write("old")
+    with pytest.raises(LabError, match=r"^no column$"):
+        write("", LabError("no column"))
     assert not beginning.exists()
-    with pytest.raises(KeyboardInterrupt), written_aside(path) as file:
-        file.write("half")
-        raise KeyboardInterrupt
+    with pytest.raises(KeyboardInterrupt):
+        write("half", KeyboardInterrupt())
     assert beginning.read_text() == "half"
-    with pytest.raises(LabError, match=r"cut; what was written before is in .*partial$"), written_aside(path) as file:
-        file.write("most")
-        raise LabError("cut")
-    with pytest.raises(FileNotFoundError, match="other"), written_aside(path):
-        (tmp_path / "other").open()
+    with pytest.raises(LabError, match=r"cut; what was written before is in .*partial$"):
+        write("most", LabError("cut"))
+    # An error of a file that is read is not said of the one that is written.
+    with pytest.raises(FileNotFoundError, match="other"):
+        write("", FileNotFoundError(2, "no such file", "other.csv"))
+    with pytest.raises(CannotWrite, match=r"cannot write .*answers\.csv: No space"):
+        write("", OSError(28, "No space left on device"))
     assert path.read_text() == "old"
-    with written_aside(path) as file:
-        file.write("new")
+    write("new")
     assert [(found.name, found.read_text()) for found in path.parent.iterdir()] == [("answers.csv", "new")]
 
 

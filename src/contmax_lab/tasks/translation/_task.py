@@ -80,8 +80,8 @@ def signatures() -> dict[str, str]:
 def differences(kept: Sequence[tuple[Cell, Mapping[str, str]]]) -> dict[str, Any]:
     """BLEU of every row minus that of the row that it is compared with, in the mean over seeds; bootstrap intervals.
 
-    The row that it is compared with is the first that it names, or the first of the table. Each of 1000 draws of test sentences is
-    used for all seeds of both rows.
+    The row that it is compared with is the first that it names, or the first of the table. Each of 1000 draws of test
+    sentences is used for all seeds of both rows.
 
     Args:
         kept: the cells of a table, with the file of translations of each.
