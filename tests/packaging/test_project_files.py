@@ -52,7 +52,7 @@ def test_all_is_every_extra_for_users():
 
 def test_the_readme_names_every_extra():
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    section = readme[readme.index("install it from a clone") : readme.index("\n## ")]
+    section = readme[readme.index("Install it from a clone") : readme.index("\n## ")]
     assert [name for name in PROJECT["optional-dependencies"] if not re.search(rf"\b{name}\b", section)] == []
 
 

@@ -48,7 +48,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if not words[0].startswith("-") and words[0] not in _COMMANDS:
         near = nearest(words[0], list(_COMMANDS)) or f"; choose from {', '.join(_COMMANDS)}."
         sys.exit(_complain(f"there is no command {words[0]!r}{near} contmax --help explains them", 2))
-    options, rest = _parser().parse_known_args(words)
+    # argparse would take a value with a space in it for the RECIPE.
+    keys = [word for word in words if _KEY.fullmatch(word.partition("=")[0]) and "=" in word]
+    options, rest = _parser().parse_known_args([word for word in words if word not in keys])
+    rest = [*keys, *rest]
     options.overrides, options.command_line = rest, words
     if rest and not _COMMANDS[options.command].takes_overrides:
         _parser().error(f"unrecognized arguments: {' '.join(rest)}")

@@ -217,15 +217,8 @@ def read_lines(path: Path) -> Iterator[tuple[int, str] | BrokenRow]:
     """
     with _opened(path, "a text file") as file:
         lines = _Lines(path, file)
-        while True:
-            try:
-                line = next(lines)
-            except StopIteration:
-                return
-            except _UnreadableLine as error:
-                yield error.row
-            else:
-                yield lines.number, line.rstrip("\r\n")
+        for line in _each(lines):
+            yield line.row if isinstance(line, _UnreadableLine) else (lines.number, line.rstrip("\r\n"))
 
 
 @contextlib.contextmanager
@@ -275,16 +268,25 @@ class _Lines:
             raise _UnreadableLine(place, told, line) from None
 
 
-def _noting(lines: _Lines, broken: list[BrokenRow]) -> Iterator[str]:
-    """Lines of which those that are no text are noted: only who sees them all knows where a quoted cell ends."""
+def _each(lines: _Lines) -> Iterator["str | _UnreadableLine"]:
+    """All lines; of one that is no text, why not."""
     while True:
         try:
             yield next(lines)
         except StopIteration:
             return
         except _UnreadableLine as error:
-            broken.append(error.row)
-            yield error.line.decode("utf-8", "replace").replace("\0", "")
+            yield error
+
+
+def _noting(lines: _Lines, broken: list[BrokenRow]) -> Iterator[str]:
+    """Lines of which those that are no text are noted: only who sees them all knows where a quoted cell ends."""
+    for line in _each(lines):
+        if isinstance(line, _UnreadableLine):
+            broken.append(line.row)
+            yield line.line.decode("utf-8", "replace").replace("\0", "")
+        else:
+            yield line
 
 
 def _rows(
@@ -347,15 +349,10 @@ def _header(place: Place, fields: Sequence[str], columns: Sequence[str], way: st
 
 def _json_rows(path: Path, file: IO[bytes], columns: Sequence[str]) -> Iterator[TableRow | BrokenRow]:
     lines = _Lines(path, file)
-    while True:
-        try:
-            line = next(lines)
-        except StopIteration:
-            return
-        except _UnreadableLine as error:
-            yield error.row
-            continue
-        if line.strip():
+    for line in _each(lines):
+        if isinstance(line, _UnreadableLine):
+            yield line.row
+        elif line.strip():
             place = Place(path, lines.number)
             try:
                 yield TableRow(place, _object(place, line, columns))
