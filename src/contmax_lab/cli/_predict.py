@@ -149,8 +149,8 @@ def _given(task: "Task", words: list[str]) -> list[str]:
             f"standard input, byte {byte:#04x} is not UTF-8; convert it, e.g. iconv -f latin1 -t utf-8"
         ) from None
     path = _existing(words)
-    if path is None and len(words) == 1 and _looks_like_a_file(words[0]):
-        raise LabError(_no_file(Path(words[0]), task))
+    if path is None and task.reads_texts and len(words) == 1 and _looks_like_a_file(words[0]):
+        raise LabError(_no_file(Path(words[0])))
     if path is not None and path.is_file() and task.reads_texts and not task.holds_many(path, {}):
         try:
             return [path.read_text(encoding="utf-8")]
@@ -183,11 +183,10 @@ def _looks_like_a_file(text: str) -> bool:
     return len(text) < 1000 and (text.lower().endswith(_ENDINGS) or ("/" in text and not any(map(str.isspace, text))))
 
 
-def _no_file(path: Path, task: "Task") -> str:
+def _no_file(path: Path) -> str:
     with contextlib.suppress(OSError):
         near = nearest(path.name, [entry.name for entry in path.parent.iterdir()])
-        told = f"{path}: there is no such file{near}"
-        return told if near or not task.reads_texts else f"{told}; to ask about these words, pass them by -"
+        return f"{path}: there is no such file{near or '; to ask about these words, pass them by -'}"
     return f"{path}: there is no such file"
 
 
