@@ -153,7 +153,7 @@ class Reliability:
 
     @property
     def calibration_error(self) -> Tensor:
-        """The expected calibration error (ECE): the mean over bins of ``|accuracy - confidence|``, weighted by share."""
+        """The expected calibration error (ECE): the mean of ``|accuracy - confidence|`` over bins, by their shares."""
         return (self.share * (self.accuracy - self.confidence).abs()).sum()
 
 
