@@ -85,8 +85,8 @@ def attend_backward(
         )  # fmt: skip
         del ranks, slopes
         dense_key, dense_value = call.empty(torch.float32, d_key.shape, d_value.shape)
-    # In key heads with dense rows, `dense_keys` writes the whole gradient of a block of keys that is in no list. For any
-    # other block of keys it writes the sum over dense rows to a buffer, and `of_keys` adds the sum over lists.
+    # In key heads with dense rows, `dense_keys` writes the whole gradient of a block of keys that is in no list. For
+    # any other block of keys it writes the sum over dense rows to a buffer, and `of_keys` adds the sum over lists.
     of_blocks = (offsets, dense_key, dense_value, d_key, d_value)
     tensors = (call.query, call.key, call.value, call.mask, call.bias, g, call.limits, call.alpha)
     solved = (lists.dense, lists.states, along, lists.shifts, lists.marks)

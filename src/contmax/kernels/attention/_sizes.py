@@ -16,8 +16,8 @@ LIST_CAPACITY = 128
 DENSE_ROWS = 64
 # Bytes of shared memory per program on Hopper: GPUs with less get smaller blocks.
 _LARGE_CHIP = 227 * 1024
-# In half precision rows of up to _FEW_KEYS keys have no lists. For α ≤ _SMALL_ALPHA, where lists are long, rows of up to
-# 4·_FEW_KEYS keys have none.
+# In half precision rows of up to _FEW_KEYS keys have no lists. For α ≤ _SMALL_ALPHA, where lists are long, rows of up
+# to 4·_FEW_KEYS keys have none.
 _FEW_KEYS, _SMALL_ALPHA = 1024, 1.4
 
 

@@ -78,7 +78,7 @@ def contexts_bwd_kernel(
 ):  # fmt: skip
     """If PLACES > 0, each of the first programs writes one density's gradients; others write gradients of values.
 
-    A location has PLACES numbers, a scale PLACES². The shares have SHARES rows per example, of which the first is read.
+    A location has PLACES numbers, a scale PLACES². The shares have SHARES rows per example; the kernel reads the first.
     """
     SCALES: tl.constexpr = PLACES * PLACES
     first = examples if PLACES else 0

@@ -136,7 +136,7 @@ def climb(v, rows, count):  # type: ignore[no-untyped-def]
 
 @njit
 def normaliser(row):  # type: ignore[no-untyped-def]
-    """A of a row, or the current lower bound of A."""
+    """The current lower bound of the normaliser A of a row, which is A once `climb` has finished."""
     return row.origin if row.constant == 1.0 else row.origin + row.k
 
 
