@@ -245,7 +245,7 @@ def _highest_across(values: Tensor, interpolant: Interpolant, axis: int) -> tupl
 
 
 def _live_places(height: Float[Tensor, "..."], threshold: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Indices (before, first, last, after) of the first and last height (G, *rows) above the threshold, and around."""
+    """Indices of the first and last of the heights (G, *rows) above the threshold, with the index before and after."""
     live = height > threshold
     # Where no grid point is above the threshold, the highest grid point counts as live.
     live = (live | (~live.any(0) & (height == height.amax(0)))).to(torch.int8)

@@ -60,7 +60,7 @@ class HeldOut:
         return [exp_beta(scores - normalizer[..., None], 2 - alpha[..., None]) for scores in both]
 
     def misplaced(self, normalizer: Float[Tensor, "*batch"], alpha: Tensor, weights: Tensor | float) -> Tensor:
-        """Misplaced mass, (*batch), estimated from points with these quadrature weights, whose sum is one.
+        """Misplaced mass (the error of the density), (*batch), by quadrature with these weights, whose sum is one.
 
         NaN if `normalizer`, a guess of Ã, makes a density infinite.
         """
@@ -163,7 +163,7 @@ def refined(
 
 @torch.no_grad()
 def _misplaced(read: Read, view: "View", noise: Noise) -> Float[Tensor, "*batch"]:
-    """Misplaced mass, estimated from points between the nodes and from cells with several extrema."""
+    """Misplaced mass (the error of the density), from points between the nodes and from cells with several extrema."""
     alpha, alive, left, length = view.form.alpha, view.alive, view.left, view.right - view.left
     index = torch.arange(1, _HELD_OUT * len(left) + 1, dtype=torch.float64, device=left.device)
     local = 2 * spread_points(index, 1).reshape(len(left), _HELD_OUT) - 1
