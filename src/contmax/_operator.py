@@ -172,7 +172,7 @@ def _registered(
     like: Callable[..., Any],
     vmap_rule: Callable[[Callable[..., Any]], Callable[..., Any]],
 ) -> Callable[..., Any]:
-    """The operator ``contmax::<name>``, registered anew if it exists, as where a module is loaded twice.
+    """The operator ``contmax::<name>``, which replaces an older one if a module is loaded twice.
 
     ``torch.library.custom_op`` is not used: it would call several Python functions (for derivatives, and to refuse
     results that are views) before ours, and these take longer than a small map.

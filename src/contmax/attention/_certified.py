@@ -203,7 +203,7 @@ def _checked_pages(pages: KeyPages | None, inputs: Inputs) -> KeyPages:
 
 
 def _bounded(inputs: Inputs, boxes: Boxes) -> Bounded:
-    """Upper bounds of all pages, the pages that are read first, and the thresholds of the scores in these pages."""
+    """Upper bounds for all pages, the pages that are read first, and the thresholds that the scores in these give."""
     heads, dtype = inputs.query.shape[-3], wide_dtype(inputs.query.dtype)
     query = inputs.query.to(dtype) * inputs.scale
     low, high = (repeated_heads(x.to(dtype), heads).mT for x in boxes[:2])

@@ -25,10 +25,11 @@ from contmax.prediction._normalizer import UnitMeasure, normalizer_on_nodes
 _REFUSED = 0.1
 # Differences of scores up to this number of rounding errors are ignored.
 _ROUNDING = 64
-# Misplaced mass allowed per cell. Halving stops at 2⁻³⁶ of an initial cell, where a jump misplaces about as little.
+# The largest misplaced mass (error of the density) per cell. At a jump of the score no cell may meet this limit:
+# halving stops at 2^−_MOST_HALVINGS of the shortest initial cell.
 _TOLERANCE = 1e-12
 _MOST_HALVINGS = 36
-# Limits of the number of cells, which all scores of a batch share, and of the number of cells times that of scores.
+# The most cells (all scores of a batch share the cells), and the most cells times scores of the batch.
 _MOST_CELLS, _MOST_CELLS_OF_BATCH = 4096, 2**16
 # If the number of cells reaches its limit, the error is estimated from this number of further points per cell.
 _HELD_OUT = 2

@@ -56,7 +56,10 @@ _AGAIN = tl.constexpr(4)
 
 @triton.jit
 def _halved(x):
-    """The maximum, or NaN, of the first and the second half of x (P, R, n) along the last axis, without an exchange."""
+    """The elementwise maximum of the two halves of x (P, R, n) along the last axis; NaN where either is NaN.
+
+    One thread holds the whole axis, so threads exchange nothing.
+    """
     halves = tl.reshape(x, [x.shape[0], x.shape[1], 2, x.shape[2] // 2])
     a, b = tl.split(tl.permute(halves, (0, 1, 3, 2)))
     return larger(a, b)
@@ -125,8 +128,8 @@ def _decided(
 ):  # fmt: skip
     """Classify tiles by their maxima, (P, R, n) each, and a lower bound of the normaliser. Returns
 
-    * per row, (R,) each: the bound, lowered by all rounding errors; a number such that scores less the maximum of the
-      row have no mass up to it;
+    * per row, (R,) each: the lower bound of the normaliser, made safe against rounding; and a lower bound of the
+      threshold, less the maximum of the row;
     * the kind of each tile: 1 if it has one key to list, 65536 if it is undecided, else 0;
     * sums of kinds over the tiles of a thread, (P, R), and over the tiles of a row, (R,);
     * whether lists do not pay: a row overflows its list, or has more than `most` undecided tiles, or nearly all keys of
@@ -201,8 +204,8 @@ def list_keys(
     lower bound of the normaliser A. A program lists R rows; P threads share the T tiles of a row, so that one
     instruction serves several rows. For `list_undecided`: TILES (heads, programs, T) get the tiles that are undecided
     for any of the R rows, and TILE_COUNTS (heads, programs) their number; bit i of BITS (heads, programs, P, R), at
-    (p, r), is set if tile p + P·i is undecided for row r; BOUNDS (heads, queries) get a number for each row:
-    scores less the maximum have no mass up to it.
+    (p, r), is set if tile p + P·i is undecided for row r; BOUNDS (heads, queries) get lower bounds of the
+    thresholds of the rows, less their maxima.
 
     Where lists do not pay (`_decided`), the program marks its block in DENSE (heads, blocks) and lists nothing.
     """

@@ -273,7 +273,7 @@ def shift_of_rows(maximum, epsilon, unit):
     """The number to subtract from all scores of a row, (R,): the row's maximum if it is large, else 0.
 
     A root is an affine function of the score (`line_of_roots`). Where the scores of a row have a large common offset,
-    this function would cancel large terms and lose the digits that differences of scores have.
+    the two terms of the affine function would be large and cancel, and the root would have few digits.
     """
     return tl.where(tl.abs(maximum * unit) * epsilon > _LARGE, maximum, 0.0)
 
@@ -351,7 +351,7 @@ def state_of_rows(maximum, t, total, epsilon, unit, K: tl.constexpr, ROUGH: tl.c
 
 @triton.jit
 def by_lane(x):
-    """Each thread's sum over its part of a row, (R, LANES), of a matrix product x (R, n), without any exchange."""
+    """Each thread's sum over its part of a row, (R, LANES), of a matrix product x (R, n): threads exchange nothing."""
     return tl.sum(tl.sum(tl.reshape(x, [x.shape[0], x.shape[1] // (2 * LANES), LANES, 2]), 3), 1)
 
 

@@ -1,8 +1,8 @@
 r"""Tile maxima, the two largest scores of every tile of a row: all that is stored of the product of queries and keys.
 
 In the layout of a matrix product four threads share a row. Of 64 neighbouring keys thread l = 0 … 3 holds the sixteen
-keys 8i + 2l + e, i < 8, e < 2. These keys are a *tile*, so that threads find maxima without any exchange. For long rows
-a tile unites these keys of several neighbouring groups of 64. The place of a score in its tile is written over the last
+keys 8i + 2l + e, i < 8, e < 2. These keys are a *tile*, so that threads find maxima without exchanging scores. For
+long rows a tile unites these keys of several neighbouring groups of 64. The place of a score in its tile is written over the last
 bits of the score, of whose 24 bits 15 or more remain for up to 2¹⁸ keys. That is enough for half precision;
 `list_undecided` computes scores of float32 again.
 

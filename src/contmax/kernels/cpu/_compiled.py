@@ -45,8 +45,8 @@ def kernel(**options: Any) -> Callable[[Callable[..., None]], Any]:
 def inlined(**options: Any) -> Callable[[Callable[..., Any]], Any]:
     """``numba.njit(**options)`` for functions that the loops over scores call; LLVM always inlines them.
 
-    A loop with a call in it is not vectorised. LLVM alone inlines what it holds to be small, and that depends on the
-    version of Python: numba's code for a function of three results is longer from 3.12 on.
+    A loop with a call in it is not vectorised. By default LLVM inlines only small functions, and their size depends on
+    the version of Python: numba's code for a function of three results is longer from 3.12 on.
     """
     compiled: Callable[[Callable[..., Any]], Any] = njit(forceinline=True, **options)
     return compiled
