@@ -31,8 +31,8 @@ _LONG_TILE = 512
 # A row makes its block dense if its undecided tiles (`_gpu_candidates`) hold more than
 # max(L/_UNDECIDED_SHARE, _FEW_UNDECIDED) of the L keys.
 _UNDECIDED_SHARE, _FEW_UNDECIDED = 16, 256
-# Decoding: the most candidates per row; then the numbers of scores in tiles, values, spans, and scores of dense rows
-# that are loaded at a time.
+# Decoding: the most candidates per row. The other four say how many a program loads at a time: scores of tiles that may
+# have mass, values, spans, and scores of dense rows (at least _CHUNK, which is also the size of the sample).
 _CANDIDATES, _TILE_SCORES, _VALUES, _SPANS, _CHUNK = 1024, 4096, 64, 4, 2048
 # Decoding: warps per program, blocks of keys that are loaded ahead, and the most rows whose masks and biases are loaded
 # one row after the other.

@@ -40,7 +40,7 @@ def _place_of(ranks, places, turn):
 
 @triton.jit
 def _largest_extras(block, first, extras, ROWS: tl.constexpr, PAGE: tl.constexpr, PAGES: tl.constexpr):
-    """The largest bias of each query's keys in each page, (ROWS, PAGES); NOTHING where it may attend none of them."""
+    """The largest bias for each query and page, (ROWS, PAGES); NOTHING if the query may attend no key of the page."""
     place = tl.arange(0, ROWS)
     j = ((first + tl.arange(0, PAGES)) * PAGE)[:, None] + tl.arange(0, PAGE)[None, :]
     added = tl.full([ROWS, PAGES], NOTHING, tl.float32)
@@ -210,7 +210,7 @@ def score_pages(
         store_scores(
             SCORES, MAXIMA, K, kj, n, q, block, tiles, queries, group, extras, D, WIDTH, ROWS, COLUMNS, TILES, FEW
         )  # fmt: skip
-    # The scores of pages that are not read stay undefined: a tile whose maximum is NOTHING is never read.
+    # The scores of pages that are not read stay undefined: no kernel uses them before `_hide_keys` overwrites them.
     of_tiles = tl.reshape(tl.broadcast_to(hidden[:, None], [BLOCKS, TILES]), [BLOCKS * TILES]) > 0
     at_tile = block.row[:, None] * tiles + (begin // COLUMNS * TILES + tl.arange(0, BLOCKS * TILES))[None, :]
     nothing = tl.full([ROWS, BLOCKS * TILES], NOTHING, tl.float32)

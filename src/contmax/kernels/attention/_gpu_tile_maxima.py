@@ -2,9 +2,9 @@ r"""Tile maxima, the two largest scores of every tile of a row: all that is stor
 
 In the layout of a matrix product four threads share a row. Of 64 neighbouring keys thread l = 0 … 3 holds the sixteen
 keys 8i + 2l + e, i < 8, e < 2. These keys are a *tile*, so that threads find maxima without exchanging scores. For
-long rows a tile unites these keys of several neighbouring groups of 64. The place of a score in its tile is written over the last
-bits of the score, of whose 24 bits 15 or more remain for up to 2¹⁸ keys. That is enough for half precision;
-`list_undecided` computes scores of float32 again.
+long rows a tile unites these keys of several neighbouring groups of 64. The place of a score in its tile is written
+over the last bits of the score, of whose 24 bits 15 or more remain for up to 2¹⁸ keys. That is enough for half
+precision; `list_undecided` computes scores of float32 again.
 
 Keys are read from the last to the first, because keys near a query often have the largest scores. A block of keys is
 skipped if each of its scores is more than 1/(α − 1) below a score that its row has already seen, because no
@@ -115,7 +115,7 @@ def _take_block(x, first, second, counts, n, to, COLUMNS: tl.constexpr, WIDE: tl
 
 @triton.jit
 def _bound(best, reach):
-    """Products up to this bound, (R,), `reach` below the largest so far, have no mass.
+    """A bound, (R,), `reach` below the largest product of each row so far: products up to the bound have no mass.
 
     `best`, (R, LANES), is the largest product of each thread so far.
     """

@@ -194,7 +194,7 @@ def any_bwd_kernel(
             mu, scale_ptr, alpha_ptr, row, gap, centre, width, bell_rule, edge_rule, PER_ROW
         )
         offsets = row * row_stride + column.to(tl.int64) * column_stride
-        # A NaN in a parameter makes every gradient to which it contributes NaN.
+        # If a parameter is NaN, all gradients to which it contributes become NaN.
         cotangent = tl.load(cotangent_ptr + offsets, known, other=0.0)
         cotangent += tl.where(known, nan + nan_of_row, 0.0)
         place = tl.program_id(1).to(tl.int64) * rows + row

@@ -135,7 +135,7 @@ def line_bwd_kernel(
         centre, width, nan_column = load_functions(centre_ptr, width_ptr, column, column < columns)
         inside = (row < rows)[:, None] & (column < columns)[None, :]
         offsets = row[:, None] * row_stride + column[None, :].to(tl.int64) * column_stride
-        # A NaN in a parameter makes every gradient to which it contributes NaN.
+        # If a parameter is NaN, all gradients to which it contributes become NaN.
         cotangent = tl.load(cotangent_ptr + offsets, inside, other=0.0)
         cotangent += tl.where(inside, nan_row[:, None] + nan_column[None, :], 0.0)
         _r, slope, slope_half, slope_width = _values_and_slopes(
