@@ -53,8 +53,9 @@ def _load_densities(loc_ptr, scale_ptr, row, known, factor, power, MATRIX: tl.co
 def _pairs(mu, tril, root, centre_ptr, basis_ptr, column, columns, norm, order, rises, runs, GAUSSIAN: tl.constexpr):
     """r of a block of densities and functions; ∂r/∂(μ, T) with T = √v L; and the tuple `form` for `_through_functions`.
 
-    Let K = L_j⁻¹T, y = L_j⁻¹(μ − μ_j), a = 1/|I + KKᵀ|, √a = `size` and u = √a y. Then (p, q) = Kᵀ(−u₂, u₁), n = u·u
-    and g = p² + q².
+    r depends on a pair by the five numbers a, b, c, n, g of `contmax.expectations._gaussian_forms`. They are computed
+    from K = L_j⁻¹T and y = L_j⁻¹(μ − μ_j): with a = 1/|I + KKᵀ|, √a = `size`, u = √a y and (p, q) = Kᵀ(−u₂, u₁),
+    n = u·u and g = p² + q².
     """
     known = (column < columns)[None, :]
     c_1 = tl.load(centre_ptr + 2 * column[None, :], known, other=0.0)

@@ -71,7 +71,7 @@ def _slopes(a, b, c, n, g, s):
 def _place(a, b, c, n, g, order):
     """Vertex, size and bend of each pair's path, s(u) = vertex + bend·(1 − cosh u) + i·size·sinh u.
 
-    The vertex is the saddle point, found by Newton's method in ln s.
+    The vertex is the saddle point of the integrand, found by Newton's method in ln s.
     """
     rest = order - 1.0
     near = n / a
