@@ -89,8 +89,8 @@ def bound(flat, eps, row):  # type: ignore[no-untyped-def]
 
         (Σ p)^ε = ‖[1 + ε(v − A)]₊‖_k ≥ Σ s (1 + ε(v − A)) / ‖s‖_{k/(k−1)},    ‖s‖_{k/(k−1)} ≤ S^{(m−1)ε} T^{1−mε}.
 
-    So Σ p ≥ 1 at A = ⟨s, v⟩/T + (1 − N^{−ε})/ε with N = Tᵐ/S^{m−1}, and this A is the bound. It is exact for N scores
-    that all equal ⟨s, v⟩/T, and equals a Newton step if k = m. For α ≤ 1 the bound is Jensen's, and all scores have mass.
+    So Σ p ≥ 1 at A = ⟨s, v⟩/T + (1 − N^{−ε})/ε with N = Tᵐ/S^{m−1}, and this A is the bound. The bound is exact for N
+    scores that all equal ⟨s, v⟩/T, and is a Newton step if k = m. For α ≤ 1 it is Jensen's, and all scores have mass.
     """
     row.tolerance, row.lowest = np.inf, -np.inf
     if row.order > 0 or not row.top > -np.inf:
