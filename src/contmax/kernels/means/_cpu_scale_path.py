@@ -1,7 +1,10 @@
 """The mean of a Gaussian over the law of its scale, and slopes of this mean, by blocks of pairs, float32 or float64.
 
-The torch reference in `contmax.expectations` (`_scale_mean`, `_gaussian_forms`) explains the algorithm, the numbers a,
-b, c, n, g of a pair, the number ν (`order`) of the law, and the path. A block is one array `w`; its rows lie at known
+A β-Gaussian is a mixture of Gaussians N(μ, V/s), and the law of the scale is the law of s. The torch reference
+in `contmax.expectations` (`_scale_mean`, `_gaussian_forms`) explains the algorithm, the numbers a, b, c, n, g of a
+pair, the number ν (`order`) of the law, and the path of s in the complex plane.
+
+A block is one array `w`; its rows lie at known
 distances, so that LLVM sees that they do not overlap. `f`, the dtype of the array, converts constants to its precision.
 The polynomials of sin and cos are from Cephes, the polynomial of arctan is minimax (Remez).
 """
