@@ -12,11 +12,11 @@ from pathlib import Path
 from contmax_lab.cli._options import aligned, command
 from contmax_lab.errors import LabError
 
-# Files of NVIDIA's driver.
+# One of these files exists where NVIDIA's driver is installed.
 _DRIVERS = ("/proc/driver/nvidia/version", "/dev/nvidia0", "/dev/dxg")
-# Of a container on Linux: microseconds of processor time in a period.
+# The limit of a container on Linux: microseconds of processor time, and the period in microseconds.
 _QUOTA = Path("/sys/fs/cgroup/cpu.max")
-# Module → what it is for, and whether the laboratory cannot do without it.
+# Maps each module to what needs it, and whether the laboratory cannot run without it.
 _PACKAGES = {
     "torch": ("everything", True),
     "numpy": ("everything", True),
@@ -92,7 +92,7 @@ def _devices() -> list[list[str]]:
 
 
 def _backend(compiler: str, extra: str) -> str:
-    """Whether compiled kernels are used: their compiler is installed, takes them, and is not switched off."""
+    """Whether compiled kernels are used, in words: the compiler is installed, works, and is not switched off."""
     from contmax_lab.packages import version
 
     if os.environ.get("CONTMAX_BACKEND") == "torch":
@@ -184,7 +184,7 @@ def _threads() -> Iterator[str]:
 
 def _cores() -> int:
     """Cores that this process may use: a container may allow fewer than the machine has."""
-    # Python for macOS has no affinity.
+    # Python has no sched_getaffinity on macOS and Windows.
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     with contextlib.suppress(OSError, ValueError):
         quota, period = _QUOTA.read_text(encoding="ascii").split()
