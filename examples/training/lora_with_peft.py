@@ -1,6 +1,6 @@
 """LoRA on a model with entmax attention: PEFT trains two small matrices per projection, under transformers' Trainer.
 
-Run with `python examples/training/lora_with_peft.py [STEPS]`; needs `pip install contmax[hf] peft`. The model is made
+Run with `python examples/training/lora_with_peft.py [STEPS]`; needs `pip install 'contmax[hf]' peft`. The model is made
 on the spot; yours comes from `AutoModelForSequenceClassification.from_pretrained(…, attn_implementation="entmax")`.
 """
 

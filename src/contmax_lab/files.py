@@ -61,30 +61,36 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 @contextlib.contextmanager
 def written_aside(path: Path) -> Iterator[IO[str]]:
-    """A text file that is written piece by piece, and takes its name when it is done; its folder is made.
+    """A text file that is written piece by piece as ``NAME.partial``, and takes its name when it is complete.
 
-    Where a `LabError` stops it, what is written so far takes the name too; any other end leaves nothing behind.
+    If anything stops it before, a file that had the name stays as it was, and ``NAME.partial`` stays unless empty.
 
     Raises:
-        CannotWrite: if the disk is full or the folder cannot be written.
+        CannotWrite: if the disk is full or the folder, which is made, cannot be written.
+        LabError: that of the body, which then says where its beginning is.
     """
-    aside = path.with_name(f".{path.name}.partial")
+    aside = path.with_name(f"{path.name}.partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         # Names of files that are not UTF-8 come out as they are.
         with aside.open("w", encoding="utf-8", errors="surrogateescape", newline="") as file:
-            try:
-                yield file
-            except LabError:
-                file.close()
-                os.replace(aside, path)
-                raise
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
         os.replace(aside, path)
+    except LabError as error:
+        if not aside.stat().st_size:
+            raise
+        raise LabError(f"{error}; what was written before is in {aside}") from None
     except OSError as error:
+        # The body reads files too, whose errors are not ours.
+        if error.filename is not None and Path(error.filename) not in (aside, path, *path.parents):
+            raise
         raise CannotWrite(f"cannot write {path}: {error.strerror or error}; pass another name") from None
     finally:
         with contextlib.suppress(OSError):
-            aside.unlink()
+            if not aside.stat().st_size:
+                aside.unlink()
 
 
 def make_folder(folder: Path) -> Path:

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from contmax_lab.registry import find_task
+from contmax_lab.registry import find_recipe, find_task
 from contmax_lab.runs import Run
 
 
@@ -36,6 +36,13 @@ def test_a_folder_is_no_recipe(contmax, tmp_path):
     code, _, errors = contmax("train", tmp_path / "runs.yaml")
     assert (code, len(errors)) == (2, 1)
     assert "a folder is no recipe" in errors[0]
+
+
+def test_a_folder_with_the_name_of_a_task_hides_no_task(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "intervals" / "parabola").mkdir(parents=True)
+    for name in ("intervals", "intervals/", "intervals/parabola"):
+        assert find_recipe(name).task.name == "intervals"
 
 
 @pytest.mark.parametrize(
@@ -250,6 +257,9 @@ def test_a_search_that_cannot_write_blames_no_trial(contmax, config, tmp_path):
     code, printed, _ = contmax(*arguments)
     assert code == 0
     assert "number 1" in printed
+    # A training has no use for what was tried, and the value does not stand for the RECIPE.
+    assert "--search" not in printed
+    assert contmax("search", *arguments[2:], config)[0] == 0
 
 
 def test_a_missing_file_is_named_before_the_run_that_is_there(contmax, tmp_path, monkeypatch):
@@ -262,6 +272,11 @@ def test_a_missing_file_is_named_before_the_run_that_is_there(contmax, tmp_path,
     assert advice.endswith("contmax train texts --data.train=reviews.csv --training.epochs 2 --resume")
     code, out, _ = contmax(*advice.partition("contmax ")[2].split())
     assert (code, "goes on after epoch 1, now up to epoch 2" in out) == (0, True)
+    (tmp_path / "other.csv").write_text("body,label\ngood film,yes\n")
+    for name, told in (("other.csv", "no column text"), ("reviews.csv", "already holds a run")):
+        code, _, errors = contmax("train", "texts", "--data.train", name, "--training.epochs", 1)
+        assert (code != 0, len(errors)) == (True, 1)
+        assert told in errors[0]
     for command in (["train", "texts"], ["data", "check", "images"], ["search", "series"]):
         code, _, errors = contmax(*command, "--data.train", "review.csv")
         assert code == 1

@@ -50,9 +50,26 @@ def test_threads_of_a_container(said, monkeypatch, tmp_path):
     assert said(_doctor._threads) == []
 
 
+def test_cores_that_run_two_threads(said, monkeypatch, tmp_path):
+    for number in range(4):
+        (tmp_path / f"{number}").write_text(f"{number % 2},{number % 2 + 2}\n")
+    changed = {"_SIBLINGS": f"{tmp_path}/{{}}", "_QUOTA": tmp_path / "none"}
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: range(4), raising=False)
+    for threads, told in ((1, "with 1 of 2 cores"), (2, ""), (4, ""), (5, "export OMP_NUM_THREADS=2")):
+        monkeypatch.setattr("torch.get_num_threads", lambda threads=threads: threads)
+        found = said(_doctor._threads, **changed)
+        assert bool(found) == bool(told)
+        assert told in "".join(found)
+
+
 def test_no_compiler_and_no_bytecode(said, monkeypatch):
     monkeypatch.setenv("CXX", "no-such-compiler")
     assert "no C++ compiler was found (no-such-compiler, as CXX says)" in said(_doctor._compiler)[0]
+    # torch.compile does not look for another one by itself.
+    monkeypatch.delenv("CXX")
+    monkeypatch.setattr("sys.platform", "linux")
+    monkeypatch.setattr("shutil.which", lambda name: name if name == "clang++" else None)
+    assert said(_doctor._compiler)[0].endswith("; export CXX=clang++")
     monkeypatch.setattr("sys.dont_write_bytecode", True)
     assert "unset PYTHONDONTWRITEBYTECODE" in said(_doctor._bytecode)[0]
 

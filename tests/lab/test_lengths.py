@@ -12,6 +12,7 @@ from contmax_lab.errors import Interrupted, LabError
 from contmax_lab.registry import find_experiment
 from contmax_lab.tables import run_experiment, summarised
 from contmax_lab.tasks.lengths import _slices
+from contmax_lab.tasks.lengths.__main__ import main
 from contmax_lab.tasks.lengths._examples import PARTS, examples, key_of, symbols
 from contmax_lab.tasks.lengths._experiment import LENGTHS, outcomes
 from contmax_lab.tasks.lengths._model import Network
@@ -234,9 +235,19 @@ def test_a_slice_goes_on_where_the_last_one_ended(tmp_path, monkeypatch):
     # What a like group took says that another one does not fit.
     with pytest.raises(Interrupted, match="time is up"):
         train_slice(tmp_path, sizes={"sort": SHORT}, budget_minutes=1e-9, **options)
-    (tmp_path / _slices.FILE).write_text(after + "{}\n")
-    with pytest.raises(LabError, match=r"cells.jsonl:13 is not a line"):
-        read_cells(tmp_path)
+    for broken in ("{}\n", after[:70]):
+        (tmp_path / _slices.FILE).write_text(after + broken)
+        with pytest.raises(LabError, match=r"cells.jsonl:13 is not a line"):
+            read_cells(tmp_path)
+    (tmp_path / _slices.FILE).write_text(after.removesuffix("\n"))
+    store(tmp_path, {**results, "seed": 99})
+    assert len(read_cells(tmp_path)) == 13
+
+
+def test_options_that_train_nothing_are_refused(capsys):
+    with pytest.raises(SystemExit):
+        main(["--share", "0"])
+    assert "--share has to be 1 or more; got 0" in capsys.readouterr().err
 
 
 def test_the_table_of_what_is_done(tmp_path, monkeypatch):

@@ -67,7 +67,7 @@ HOSTILE = {
     "missing key": ("a.jsonl", '{"text": "x", "label": 1}\n{"text": "y"}\n', r"line 2: no key label"),
     "a column twice": ("a.csv", "text,label,label\nx,1,2\n", r"line 1: two columns are called 'label'"),
     "ragged row": ("a.csv", "text,label\nx,1\ny,1,2\n", r"line 3: 3 fields where the header has 2"),
-    "open quote": ("a.csv", 'text,label\nx,1\n"y,1\nz,2\n', r"line 3: .*is a quote not closed\?"),
+    "open quote": ("a.csv", 'text,label\nx,1\n"y,1\nz,2\n', r"line 3: .*is a quote not closed\? .* to line 4$"),
     "after a quote": ("a.csv", 'text,label\n"x"y,1\n', r"line 2: .*quote"),
     "endless quote": ("a.csv", 'text,label\n"' + "x\n" * 100_000, r"line 2: .*quote"),
     "latin1": ("a.csv", "text,label\nx,1\nschön,2\n".encode("latin1"), r"line 3: byte 0xf6 is not UTF-8"),

@@ -96,8 +96,10 @@ def test_pairs_are_made_by_name_within_their_group_and_without_what_is_missing()
     assert (groups["seeds"]["mean"], groups["seeds"]["count"]) == (2.5, 2)
     assert groups["splits"] == {"mean": 3.0, "low": None, "high": None, "count": 1}
     assert paired_differences(table(repetitions, baseline=""), found) == []
-    other = Table("t", "", (Row("Baseline"), Row("Ours", against="Baseline")), repetitions, METRICS)
+    other = Table("t", "", (Row("Baseline"), Row("Ours", against=("Baseline",))), repetitions, METRICS)
     assert paired_differences(other, found) == [entry]
+    with pytest.raises(TypeError, match=r"pass \('Baseline',\)"):
+        Row("Ours", against="Baseline")
     (nothing,) = paired_differences(made, [])
     assert nothing["groups"]["seeds"]["test.mse"]["mean"] is None
 

@@ -1,6 +1,7 @@
 """All inputs of a file are answered, one that cannot be read is named, and a name of a file is no text."""
 
 import csv
+import io
 import itertools
 import json
 
@@ -11,7 +12,8 @@ from own_data import HEADER, pictures, sensors
 from contmax.densities import BetaGaussian, MultivariateBetaGaussian
 from contmax_lab.attention import Attended
 from contmax_lab.contract import FileAnswer, Splits
-from contmax_lab.errors import LabError
+from contmax_lab.errors import CannotWrite, LabError
+from contmax_lab.files import written_aside
 from contmax_lab.labelled import Targets, attended_box, attended_interval, table_inputs
 from contmax_lab.registry import find_task
 from contmax_lab.tasks.images import ImagesModel
@@ -74,6 +76,52 @@ def test_several_heads_and_discrete_attention_have_their_columns(tmp_path):
     task, model, info = reader(attention="discrete")
     (answer,) = task.predict_file(model, info, path)
     assert "first word" not in answer.told
+
+
+def test_what_is_written_is_read_again_cell_by_cell(tmp_path):
+    from contmax_lab.cli._predict import _write
+
+    path = tmp_path / "new.csv"
+    path.write_bytes(b'prediction,review\n1,"good\rfilm"\n2,"bad\nsch\xf6n\nthird, line"\n3,good\n')
+    task, model, info = reader()
+    found = list(task.predict_file(model, info, path, keep=["prediction"]))
+    written = io.StringIO()
+    assert _write(iter(found), written, ".csv") == 3
+    first, second, third = csv.DictReader(io.StringIO(written.getvalue(), newline=""))
+    # A column of the table that is called as one of the answer is not lost.
+    assert [row["prediction, given"] for row in (first, second, third)] == ["1", "", "3"]
+    assert (first["review"], first["prediction"]) == ("good\rfilm", found[0].told["prediction"])
+    # What follows a line that cannot be read in a quoted cell is no row.
+    assert second["problem"].startswith("line 3: in line 4: byte 0xf6 is not UTF-8")
+    assert third["line"] == "6"
+
+
+def test_a_file_of_answers_is_complete_or_as_it_was(tmp_path):
+    path, beginning = tmp_path / "a" / "answers.csv", tmp_path / "a" / "answers.csv.partial"
+
+    def write(text, error=None):
+        with written_aside(path) as file:
+            file.write(text)
+            if error:
+                raise error
+
+    write("old")
+    with pytest.raises(LabError, match=r"^no column$"):
+        write("", LabError("no column"))
+    assert not beginning.exists()
+    with pytest.raises(KeyboardInterrupt):
+        write("half", KeyboardInterrupt())
+    assert beginning.read_text() == "half"
+    with pytest.raises(LabError, match=r"cut; what was written before is in .*partial$"):
+        write("most", LabError("cut"))
+    # An error of a file that is read is not said of the one that is written.
+    with pytest.raises(FileNotFoundError, match="other"):
+        write("", FileNotFoundError(2, "no such file", "other.csv"))
+    with pytest.raises(CannotWrite, match=r"cannot write .*answers\.csv: No space"):
+        write("", OSError(28, "No space left on device"))
+    assert path.read_text() == "old"
+    write("new")
+    assert [(found.name, found.read_text()) for found in path.parent.iterdir()] == [("answers.csv", "new")]
 
 
 def test_a_file_is_read_as_it_is_answered(tmp_path):
@@ -179,7 +227,7 @@ def test_the_model_of_the_package_answers_a_file(contmax, tmp_path, monkeypatch)
     ]
     code, out, _ = contmax("predict", "new.csv", "--column", "body")
     assert (code, len(out.splitlines())) == (1, 4)
-    (tmp_path / "one.txt").write_text("A wonderful film.")
+    (tmp_path / "one.txt").write_text("\ufeffA wonderful film.")
     assert contmax("predict", "one.txt")[1] == contmax("predict", "A wonderful film.")[1]
 
 

@@ -192,8 +192,8 @@ def test_a_row_is_compared_with_the_one_that_it_names():
     right, wrong = "the number {} stands in this line", "a number {} stands in that line"
     rows = {"Base": wrong.format, "Half: base": right.format, "Half: better": right.format}
     kept = cells({label: lambda n, seed, said=said: said(n) for label, said in rows.items()})
-    named = {"Half: better": "Half: base", "Half: base": "Half: base"}
-    given = [(Cell(Row(c.row.label, against=named.get(c.row.label, "")), c.repetition), k) for c, k in kept]
+    named = {"Half: better": ("Half: base",), "Half: base": ("Half: base",)}
+    given = [(Cell(Row(c.row.label, against=named.get(c.row.label, ())), c.repetition), k) for c, k in kept]
     found = _task.differences(given)
     assert found["against"] == {"Half: better": "Half: base"}
     assert found["rows"]["Half: better"]["bleu"] == 0

@@ -56,7 +56,7 @@ def main() -> int:
         point = points[name]
         core = point.get("core", stated["core"])
         done.append(tried(name, point, core, interpreters.get(point["python"]), asked.keep))
-        print(table(done), flush=True)
+        print(table(done), *done[-1]["failures"], sep="\n", flush=True)
     store(done)
     return int(any(result["failed"] or result["error"] for result in done))
 

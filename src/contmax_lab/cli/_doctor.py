@@ -13,9 +13,11 @@ from contmax_lab.cli._options import aligned, command
 from contmax_lab.errors import LabError
 
 # One of these files exists where NVIDIA's driver is installed.
-_DRIVERS = ("/proc/driver/nvidia/version", "/dev/nvidia0", "/dev/dxg")
+_DRIVERS = ("/proc/driver/nvidia/version", "/dev/nvidia0", "/usr/lib/wsl/lib/nvidia-smi")
 # The limit of a container on Linux: microseconds of processor time, and the period in microseconds.
 _QUOTA = Path("/sys/fs/cgroup/cpu.max")
+# On Linux this file lists the processors, as the system counts them, that are threads of the core of processor {}.
+_SIBLINGS = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
 # Maps each module to what needs it, and whether the laboratory cannot run without it.
 _PACKAGES = {
     "torch": ("everything", True),
@@ -160,36 +162,47 @@ def _gpu() -> Iterator[str]:
 
 
 def _compiler() -> Iterator[str]:
-    wanted = os.environ.get("CXX")
-    if not any(map(shutil.which, [wanted] if wanted else ["g++", "clang++", "c++"])):
-        yield (
-            f"no C++ compiler was found{f' ({wanted}, as CXX says)' if wanted else ''}, without which torch.compile "
-            "works neither on the CPU nor with Triton; apt-get install g++, or conda install gxx"
-        )
+    # torch.compile tries no other.
+    wanted = os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")
+    if shutil.which(wanted):
+        return
+    told = f"{wanted}, as CXX says" if "CXX" in os.environ else wanted
+    other = next((name for name in ("g++", "clang++", "c++") if shutil.which(name)), "")
+    way = f"export CXX={other}" if other else "apt-get install g++, or conda install gxx"
+    yield f"no C++ compiler was found ({told}), without which torch.compile does not work on the CPU; {way}"
 
 
 def _threads() -> Iterator[str]:
     import torch
 
-    threads, cores = torch.get_num_threads(), _cores()
+    threads, (cores, most) = torch.get_num_threads(), _cores()
     if threads < cores:
         why = next((name for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS") if os.environ.get(name)), "")
         way = f"{why}={os.environ[why]} is set; unset {why}" if why else f"export OMP_NUM_THREADS={cores}"
         yield f"torch computes with {threads} of {cores} cores: {way}, unless several processes share the cores"
-    elif threads > cores:
+    elif threads > most:
         yield f"torch computes with {threads} threads on {cores} cores, where they wait for each other: export " + (
             f"OMP_NUM_THREADS={cores}"
         )
 
 
-def _cores() -> int:
-    """Cores that this process may use: a container may allow fewer than the machine has."""
+def _cores() -> tuple[int, int]:
+    """Cores that this process may use, and the threads that they run at once: more where a core runs two.
+
+    A container may allow fewer than the machine has.
+    """
     # Python has no sched_getaffinity on macOS and Windows.
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    processors = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
+    own = set()
+    for number in processors:
+        siblings = Path(_SIBLINGS.format(number))
+        own.add(siblings.read_text(encoding="ascii") if siblings.is_file() else str(number))
+    found = len(own), len(processors)
     with contextlib.suppress(OSError, ValueError):
         quota, period = _QUOTA.read_text(encoding="ascii").split()
-        cores = min(cores, max(round(int(quota) / int(period)), 1))
-    return cores
+        allowed = max(round(int(quota) / int(period)), 1)
+        found = min(found[0], allowed), min(found[1], allowed)
+    return found
 
 
 def _bytecode() -> Iterator[str]:

@@ -36,7 +36,7 @@ first steps:
 """
 
 
-_KEY = re.compile(r"--(seed|(data|model|training)\.\w+)")
+_KEY = re.compile(r"--(seed|search|(data|model|training)\.\w+)")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

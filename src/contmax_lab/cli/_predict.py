@@ -4,9 +4,11 @@ import argparse
 import contextlib
 import csv
 import dataclasses
+import io
 import itertools
 import json
 import sys
+import types
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -23,6 +25,8 @@ _JSON = (".jsonl", ".ndjson")
 _TABLES = {".csv": ",", ".tsv": "\t"}
 # A text with one of these endings is taken for the name of a file.
 _ENDINGS = (*_TABLES, *_JSON, ".json", ".txt", ".gz", ".xlsx", ".xls", ".parquet", ".png", ".jpg", ".jpeg", ".html")
+# Some programs begin every file in UTF-8 with it.
+_MARK = "\ufeff"
 # Give up after this number of broken inputs without an answer, which would determine the columns of the table.
 _MOST_BROKEN = 1000
 # The number of broken inputs that the message names.
@@ -142,7 +146,7 @@ def _given(task: "Task", words: list[str]) -> list[str]:
     """The input: the words, or the text read from standard input (for -) or from a file that holds one text."""
     try:
         if words == ["-"]:
-            return [sys.stdin.read()]
+            return [sys.stdin.read().removeprefix(_MARK)]
     except UnicodeDecodeError as error:
         byte = error.object[error.start]
         raise UsageError(
@@ -153,7 +157,7 @@ def _given(task: "Task", words: list[str]) -> list[str]:
         raise LabError(_no_file(Path(words[0])))
     if path is not None and path.is_file() and task.reads_texts and not task.holds_many(path, {}):
         try:
-            return [path.read_text(encoding="utf-8")]
+            return [path.read_text(encoding="utf-8").removeprefix(_MARK)]
         except UnicodeDecodeError:
             raise LabError(
                 f"{path} is not a text in UTF-8; pass a text file, or a table (.csv, .tsv, .jsonl) with a text in each "
@@ -214,6 +218,8 @@ def _answer_file(opened: _Opened, path: Path, options: argparse.Namespace) -> No
     answers = opened.task.predict_file(model, info, path, options.column, keep)
     broken = _Broken()
     if into is None:
+        if isinstance(sys.stdout, io.TextIOWrapper):  # names of files that are not UTF-8 come out as they are
+            sys.stdout.reconfigure(errors="surrogateescape")
         count = _write(broken.noted(answers), sys.stdout, ".csv")
     else:
         from contmax_lab.files import written_aside
@@ -246,7 +252,10 @@ class _Broken:
 
 
 def _write(answers: "Iterator[FileAnswer]", file: IO[str], kind: str) -> int:
-    """Write answers one by one, as JSON lines or as a table with the columns of the first; returns their number."""
+    """Write answers one by one, as JSON lines or as a table with the columns of the first; returns their number.
+
+    A column of the input that has the name of one of the answer is called ``NAME, given``.
+    """
     count, head = 0, list["FileAnswer"]()
     for answer in answers:
         head.append(answer)
@@ -255,13 +264,18 @@ def _write(answers: "Iterator[FileAnswer]", file: IO[str], kind: str) -> int:
         if len(head) == _MOST_BROKEN:
             raise LabError(f"none of the first {_MOST_BROKEN:,} inputs can be read, e.g. {answer.problem}")
     names = dict.fromkeys(itertools.chain(*(answer.name for answer in reversed(head))))
-    columns = [*names, *(head[-1].told if head else ()), "problem"]
-    writer = csv.DictWriter(file, columns, delimiter=_TABLES.get(kind, ","), lineterminator="\n", restval="")
+    told = [*(head[-1].told if head else ()), "problem"]
+    given = {name: f"{name}, given" if name in told else name for name in names}
+    # The writer quotes a carriage return only if it ends lines.
+    unix = types.SimpleNamespace(write=lambda row: file.write(row.removesuffix("\r\n") + "\n"))
+    delimiter = _TABLES.get(kind, ",")
+    writer = csv.DictWriter(unix, [*given.values(), *told], delimiter=delimiter, lineterminator="\r\n", restval="")
     if kind not in _JSON:
         writer.writeheader()
     for answer in itertools.chain(head, answers):
         count += 1
-        cells = {name: _rounded(value) for name, value in {**answer.name, **answer.told}.items()}
+        of_input = {given[name]: value for name, value in answer.name.items()}
+        cells = {name: _rounded(value) for name, value in {**of_input, **answer.told}.items()}
         if answer.problem:
             cells["problem"] = answer.problem
         if kind in _JSON:

@@ -207,8 +207,9 @@ def search(options: argparse.Namespace) -> None:
     best = search(Search(source, tuple(options.overrides), runs, storage, options.trials, over, workers))
     goal = f"{recipe.training.monitor} {best.value:.6g}"
     print(f"best trial, number {best.number}: {goal}, in {trial_folder(runs, best)}")
+    own = [word for word in options.overrides if not word.startswith("--search=")]
     chosen = [word for key, value in best.params.items() for word in (f"--{key}", str(value))]
-    print("train with its settings: " + shlex.join(["contmax", "train", source.origin, *options.overrides, *chosen]))
+    print("train with its settings: " + shlex.join(["contmax", "train", source.origin, *own, *chosen]))
 
 
 @command(

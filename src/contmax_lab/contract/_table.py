@@ -13,7 +13,7 @@ class Row:
         variant: of the task's recipe; empty = what the recipe says without one.
         overrides: dotted, on top of it.
         paper: metric → the published figure, on the scale of the printed one.
-        against: label of the row that it is compared with, or of several; empty = the baseline of the table.
+        against: labels of the rows that it is compared with; empty = the baseline of the table.
         tries: settings that are tried in each repetition, each a tuple of overrides; each is a training of its own, and
             the one whose validation examples are best by the monitored metric counts. Empty = there is nothing to try.
     """
@@ -22,8 +22,12 @@ class Row:
     variant: str = ""
     overrides: tuple[str, ...] = ()
     paper: dict[str, float] = dataclasses.field(default_factory=dict)
-    against: str | tuple[str, ...] = ""
+    against: tuple[str, ...] = ()
     tries: tuple[tuple[str, ...], ...] = ()
+
+    def __post_init__(self) -> None:
+        if isinstance(self.against, str):
+            raise TypeError(f"against has to be a tuple of labels; got a text, pass ({self.against!r},)")
 
 
 @dataclasses.dataclass(frozen=True)

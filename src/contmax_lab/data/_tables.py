@@ -242,9 +242,9 @@ def _opened(path: Path, what: str) -> Iterator[IO[bytes]]:
 class _UnreadableLine(LabError):  # noqa: N818, the sentence begins so
     """A line that is no text; those after it can be read."""
 
-    def __init__(self, place: Place, text: str) -> None:
+    def __init__(self, place: Place, text: str, line: bytes = b"") -> None:
         super().__init__(str(place.problem(text)))
-        self.row = BrokenRow(place, text)
+        self.row, self.line = BrokenRow(place, text), line
 
 
 class _Lines:
@@ -266,12 +266,25 @@ class _Lines:
         if len(line) == _LONGEST_LINE:
             raise place.problem("longer than 16 MB; is it a table?")
         if b"\0" in line:
-            raise _UnreadableLine(place, "not UTF-8 text but UTF-16 or binary; convert the file")
+            raise _UnreadableLine(place, "not UTF-8 text but UTF-16 or binary; convert the file", line)
         try:
             return line.decode("utf-8-sig" if self.number == 1 else "utf-8")
         except UnicodeDecodeError as error:
             byte = f"byte {line[error.start]:#04x} is not UTF-8"
-            raise _UnreadableLine(place, f"{byte}; convert the file, e.g. iconv -f latin1 -t utf-8") from None
+            told = f"{byte}; convert the file, e.g. iconv -f latin1 -t utf-8"
+            raise _UnreadableLine(place, told, line) from None
+
+
+def _noting(lines: _Lines, broken: list[BrokenRow]) -> Iterator[str]:
+    """Lines of which those that are no text are noted: only who sees them all knows where a quoted cell ends."""
+    while True:
+        try:
+            yield next(lines)
+        except StopIteration:
+            return
+        except _UnreadableLine as error:
+            broken.append(error.row)
+            yield error.line.decode("utf-8", "replace").replace("\0", "")
 
 
 def _rows(
@@ -285,27 +298,34 @@ def _rows(
     comma = ";" if first.count(";") > first.count(",") else ","
     csv.field_size_limit(_LONGEST_LINE)  # by default 131,072 characters, less than a book has
     delimiter = "\t" if kind == ".tsv" else comma
-    reader = csv.reader(itertools.chain([first], lines), delimiter=delimiter, strict=True)
+    broken: list[BrokenRow] = []
+    reader = csv.reader(itertools.chain([first], _noting(lines, broken)), delimiter=delimiter, strict=True)
     header: list[str] | None = None
     while True:
+        broken.clear()
         # The first line was read to find its separator.
         place = Place(path, lines.number + 1 if header else 1)
         try:
             fields = next(reader)
         except StopIteration:
             return
-        except _UnreadableLine as error:
-            yield error.row
-            continue
         except csv.Error as error:
             told = f"{error}; is a quote not closed?"
+            if lines.number > place.line:
+                told += f" The row reaches to line {lines.number}"
             if "new-line character" in str(error):
                 told = "lines end in a carriage return alone; convert the file, e.g. tr '\\r' '\\n'"
             if header is None:
                 raise place.problem(told) from None
             yield BrokenRow(place, told)
             continue
-        if header is None:
+        if broken:
+            bad = broken[0]
+            if header is None:
+                raise bad.place.problem(bad.text)
+            where = f"in line {bad.place.line}: " if bad.place.line != place.line else ""
+            yield BrokenRow(place, f"{where}{bad.text}")
+        elif header is None:
             header = _header(place, fields, columns, way)
         elif any(field.strip() for field in fields):
             if len(fields) != len(header):

@@ -77,7 +77,8 @@ def _found(name: str | Path, variant: str) -> tuple[str, dict[str, Any], str, st
         keys = with_variant(stored, variant, str(path))
         return str(stored["task"]), keys, str(path), f"{path.stem}-{variant}".rstrip("-")
     reference, _, inline = str(name).partition("/")
-    if path.is_dir() or not (":" in reference or is_installed(reference)):
+    # A folder may have the name of a task.
+    if not (":" in reference or is_installed(reference)):
         raise UsageError(_no_recipe(name))
     if inline and variant and inline != variant:
         raise UsageError(f"{name} names the variant {inline}, but --variant names {variant}; pass only one of them")

@@ -203,8 +203,7 @@ def paired_differences(table: Table, outcomes: Outcomes) -> list[dict[str, Any]]
 
 def _others(table: Table, row: Row) -> tuple[str, ...]:
     """Labels of the rows that a row is compared with."""
-    wanted = row.against or table.baseline
-    return wanted if isinstance(wanted, tuple) else (wanted,) * bool(wanted)
+    return row.against or ((table.baseline,) if table.baseline else ())
 
 
 def differences_text(table: Table, differences: list[dict[str, Any]]) -> str:

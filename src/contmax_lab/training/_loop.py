@@ -57,7 +57,7 @@ def train(
     with contextlib.ExitStack() as stack:
         if accelerator.is_main_process:
             stack.enter_context(run.claimed())
-            run.begin(recipe, resume=resume, extend=extend)
+            _begin(recipe, run, resume=resume, extend=extend)
         accelerator.wait_for_everyone()
         done, goes_on = run.results(), extend and run.is_extended_by(recipe)
         if done is not None and not goes_on and not (test and run.is_untested()):
@@ -77,6 +77,15 @@ def train(
                 raise
             why = " ".join(str(error).split())[:120]
             raise diverged(f"the training diverged after step {training.position.step}: {why} …") from None
+
+
+def _begin(recipe: Recipe, run: Run, *, resume: bool, extend: bool) -> None:
+    try:
+        run.begin(recipe, resume=resume, extend=extend)
+    except UsageError:
+        # Data that cannot be read is said first: another folder would not mend it.
+        recipe.load()
+        raise
 
 
 def extension_note(recipe: Recipe, run: Run) -> str:

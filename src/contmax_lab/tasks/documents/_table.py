@@ -166,7 +166,7 @@ def _exchanged(what: str) -> tuple[Row, Row]:
         Row(f"{what}: {label}", variant, ("--model.attention=combined", f"--model.alpha={alpha}", *overrides))
         for label, alpha in (("softmax", 1), ("sparsemax", 2))
     )
-    return dense, dataclasses.replace(sparse, against=dense.label)
+    return dense, dataclasses.replace(sparse, against=(dense.label,))
 
 
 EXCHANGED = Table(
@@ -201,7 +201,7 @@ FEW_FUNCTIONS = Table(
     title="Document classification with few basis functions, IMDB",
     # Sparsemax against softmax with as many basis functions: is what sparsity costs a matter of how many there are?
     rows=tuple(
-        dataclasses.replace(row, paper={}, against=row.label.replace("sparsemax", "softmax"))
+        dataclasses.replace(row, paper={}, against=(row.label.replace("sparsemax", "softmax"),))
         for row in _continuous_rows("imdb", 8, 16, 32, 64, 128)
     ),
     repetitions=seeds(3),

@@ -19,6 +19,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--side-by-side", type=int, default=SIDE_BY_SIDE, help="models that learn at a time")
     parser.add_argument("--problem", action="append", choices=list(PROBLEMS), help="only this one (can be repeated)")
     options = parser.parse_args(arguments)
+    for name, least in (("share", 1), ("side_by_side", 1), ("budget_minutes", 0)):
+        if getattr(options, name) < least:
+            parser.error(f"--{name.replace('_', '-')} has to be {least} or more; got {getattr(options, name):g}")
     try:
         done = train_slice(
             options.runs,

@@ -47,7 +47,7 @@ def _rows() -> tuple[Row, ...]:
     for longer in ("", _LONGER):
         for name, kind in KINDS.items():
             base = KINDS["asentmax"].label if name in MORE else _BASELINE
-            found.append(Row(kind.label + longer, name, against=base + longer))
+            found.append(Row(kind.label + longer, name, against=(base + longer,)))
     return tuple(found)
 
 

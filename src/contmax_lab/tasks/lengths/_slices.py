@@ -44,7 +44,9 @@ def read_cells(runs: Path) -> dict[Cell, dict[str, Any]]:
     if not path.is_file():
         return {}
     found = {}
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+    for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").split("\n"), start=1):
+        if not line:
+            continue
         try:
             results = json.loads(line)
             found[Cell(*(results[field] for field in Cell._fields))] = results
@@ -60,7 +62,12 @@ def store(runs: Path, results: Mapping[str, Any]) -> None:
     path, aside = runs / FILE, runs / f".{FILE}.partial"
     runs.mkdir(parents=True, exist_ok=True)
     before = path.read_text(encoding="utf-8") if path.is_file() else ""
-    aside.write_text(before + json.dumps(results, allow_nan=False) + "\n", encoding="utf-8")
+    # A line that somebody has added by hand may have no end.
+    end = "\n" if before and not before.endswith("\n") else ""
+    with aside.open("w", encoding="utf-8") as file:
+        file.write(before + end + json.dumps(results, allow_nan=False) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
     os.replace(aside, path)
 
 

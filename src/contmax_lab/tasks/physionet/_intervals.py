@@ -155,7 +155,7 @@ class Intervals(LinearStart):
     def relevance(self, batch: Batch) -> Tensor:
         """How much each observation is looked at: densities, or weights, times the importance of the interval, (B, L).
 
-        Only densities, weights and times matter here, not the values of the observations.
+        Values of the observations matter only where weights depend on them, in weights by scores.
         """
         variable = batch["variable"]
         if self.weighing == "continuous":

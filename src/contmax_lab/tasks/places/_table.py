@@ -162,7 +162,7 @@ def _found(setting: str, variant: str, *overrides: str) -> tuple[Row, ...]:
     discrete, continuous = (
         _row(setting, variant, kind, *overrides) for kind in ("Discrete softmax", "Continuous sparsemax")
     )
-    return discrete, dataclasses.replace(continuous, against=discrete.label)
+    return discrete, dataclasses.replace(continuous, against=(discrete.label,))
 
 
 FOUND = Table(
@@ -217,7 +217,8 @@ def _with_times(dropped: float) -> tuple[Row, ...]:
     continuous = (_row(setting, "turns", kind, share) for kind in ("Continuous softmax", "Continuous sparsemax"))
     against = f"{setting}: Discrete softmax × Δt"
     return tuple(
-        row if row.label == against else dataclasses.replace(row, against=against) for row in (*discrete, *continuous)
+        row if row.label == against else dataclasses.replace(row, against=(against,))
+        for row in (*discrete, *continuous)
     )
 
 

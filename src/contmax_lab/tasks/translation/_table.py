@@ -96,7 +96,7 @@ _HALF = "a random half: "
 
 
 def _control(row: Row) -> Row:
-    against = "" if row.label == "Discrete softmax" else f"{_HALF}Discrete softmax"
+    against = () if row.label == "Discrete softmax" else (f"{_HALF}Discrete softmax",)
     overrides = (*row.overrides, "--data.any_length=true")
     return dataclasses.replace(row, label=f"{_HALF}{row.label}", overrides=overrides, paper={}, against=against)
 
@@ -106,7 +106,7 @@ LONG = Table(
     title="Machine translation of sentences longer than in training, Multi30k De–En",
     rows=(
         *(
-            dataclasses.replace(row, against="" if row.label == "Discrete softmax" else "Discrete softmax")
+            dataclasses.replace(row, against=() if row.label == "Discrete softmax" else ("Discrete softmax",))
             for row in _rows("short")
         ),
         *map(_control, _rows("short", "Discrete softmax", "Disc. + cont. softmax", "Disc. + cont. sparsemax")),
