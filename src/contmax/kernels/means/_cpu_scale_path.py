@@ -18,8 +18,9 @@ from contmax.kernels.cpu import _elementary as fast
 from contmax.kernels.cpu._compiled import inlined, kernel
 from contmax.kernels.cpu._lanes import wide_vectors
 
-# Rows of a block: a, b, c, n, g; the path's vertex, size, bend; the mean; its slopes in a, b, c, n, g, and in ν on a
-# path, or in η = 1/ν on the circle (`integrate`).
+# Rows of a block: the five numbers a, b, c, n, g of a pair (`contmax.expectations._gaussian_forms`); vertex, size and
+# bend of the path of s; the mean; its slopes in a, b, c, n, g, without the factor −½; and its slope in ν, or in η = 1/ν
+# if the nodes lie on a circle (`integrate`).
 A, B, C, N, G, VERTEX, SIZE, BEND, VALUE, BY_A, BY_B, BY_C, BY_N, BY_G, BY_LAW, ROWS = range(16)
 _NEWTON_STEPS = 3
 # arctan x = x + x³ P(x²) for |x| ≤ tan π/8, to 6e-17; sin x = x + x³ S(x²), cos x = 1 − x²/2 + x⁴ C(x²) for |x| ≤ π/4.

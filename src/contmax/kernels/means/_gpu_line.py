@@ -95,7 +95,10 @@ def _half_by_scale(half, scale, K: tl.constexpr):
 
 @triton.jit
 def _values_and_slopes(mu, a, inverse_a, centre, width, rule, constant, K: tl.constexpr, PAIRS: tl.constexpr):
-    """r and ∂r/∂(μ, a, σ_j): in closed form for k = ∞, where a is σ; else on windows (k = 0: all narrow)."""
+    """r and ∂r/∂(μ, a, σ_j): in closed form for k = ∞ (K < 0), where a is σ; else by quadrature on windows.
+
+    For k = 0 slopes are computed as for a narrow p, by ∫p ψ′, whatever its width.
+    """
     if K < 0:
         r, z, inverse = _gaussian(mu, a, centre, width)
         share = r * inverse
