@@ -61,7 +61,7 @@ class _Compiler:
         self.works = None if _WANTED != "torch" and importlib.util.find_spec(package) is not None else False
 
     def can_run(self) -> bool:
-        """Whether the kernels work. The first call warns of an unfit package."""
+        """Whether the kernels work. The first call warns if the package is installed but cannot be used."""
         # Do not import in torch.export, which replaces functions that the import needs; exports hold no kernels anyway.
         if self.works is None and not is_exporting():
             obstacle = self.obstacle()

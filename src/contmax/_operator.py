@@ -55,7 +55,7 @@ def operator(
         is_nested = any(part.is_nested for part in parts)
         parameters = [parameter for part in parts for parameter in part.parameters]
         names = [parameter.name for parameter in parameters]
-        # Join only the arguments that the operator takes as several, from the last to the first: places stay right.
+        # Join only arguments that the operator takes as several, the last first, so that earlier positions stay valid.
         starts = itertools.accumulate((len(part.parameters) for part in parts), initial=0)
         joined = [
             (slice(start, start + len(part.parameters)), part)
@@ -172,10 +172,10 @@ def _registered(
     like: Callable[..., Any],
     vmap_rule: Callable[[Callable[..., Any]], Callable[..., Any]],
 ) -> Callable[..., Any]:
-    """The operator ``contmax::<name>``, registered anew if it exists, as where a module is loaded twice.
+    """The operator ``contmax::<name>``, which replaces an older one if a module is loaded twice.
 
-    It is not made by ``torch.library.custom_op``, which calls several functions in Python, for derivatives and
-    against results that are views, before it calls ours: these take longer than a small map.
+    ``torch.library.custom_op`` is not used: it would call several Python functions (for derivatives, and to refuse
+    results that are views) before ours, and these take longer than a small map.
     """
     schema = torch.library.infer_schema(function, mutates_args=())
     _libraries.pop(name, None)

@@ -27,7 +27,7 @@ from contmax.maps._arguments import check_scores
 from contmax.maps._threshold import below_maximum, last_in_support, or_one
 
 _LOG_TWO = math.log(2)
-# Temperatures are raised by this share, so that rounding leaves no class out whose temperature is the chosen one.
+# Temperatures are raised by this share. Otherwise rounding could exclude the class that determined the temperature.
 _MARGIN = 1e-9
 
 
@@ -153,7 +153,7 @@ class Reliability:
 
     @property
     def calibration_error(self) -> Tensor:
-        """The expected calibration error (ECE), Σ share · |accuracy − confidence|."""
+        """The expected calibration error (ECE): the mean of ``|accuracy - confidence|`` over bins, by their shares."""
         return (self.share * (self.accuracy - self.confidence).abs()).sum()
 
 

@@ -305,7 +305,7 @@ def test_decoding_beside_the_fastest_kernels():
     assert speeds["random"] < speeds["flat"]
     read = {figure.column: figure.value for figure in figures if "keys that is read" in figure.table}
     assert read["random"] == 1.0
-    assert read["distance"] == 1.0  # a cache of five pages, all of which are read first
+    assert 0 < read["distance"] < 1
     beside = {figure.column: figure for figure in figures if figure.table.endswith("that without")}
     assert {name: figure.at_most for name, figure in beside.items()} == {
         "random": 1.1,

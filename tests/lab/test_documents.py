@@ -186,7 +186,9 @@ def test_rows_of_the_tables_are_what_they_say():
 
 
 def test_every_table_of_documents_has_the_figures_of_the_paper_and_a_baseline():
-    for table in TASK.tables()[:3]:
+    for table in TASK.tables():
+        if table.name not in ("documents-paper", "documents-no-start", "documents"):
+            continue
         printed = [row.paper["test.accuracy"] for row in table.rows if row.paper]
         assert (len(printed), min(printed), max(printed)) == (14, 89.62, 91.18)
         assert table.baseline in [row.label for row in table.rows]

@@ -123,7 +123,7 @@ def test_hostile_folders_are_one_line(tmp_path):
     pictures(tmp_path / "eps", 3)
     (tmp_path / "eps" / "disc" / "x.png").write_text("%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n")
     cases = [("none", "no folders in it"), ("one", "empty: no images"), ("bad", r"disc.x\.png: cannot be read")]
-    for name, says in [*cases, ("eps", r"disc.x\.png: cannot be read"), ("nothing.csv", "no such file")]:
+    for name, says in [*cases, ("eps", r"disc.x\.png: cannot be read"), ("nothing.csv", "no such folder or table")]:
         with pytest.raises(LabError, match=says) as caught:
             TASK.load(ImagesData(train=tmp_path / name, size=8), 0)
         assert "\n" not in str(caught.value)

@@ -44,7 +44,6 @@ def test_predict_answers_a_table_with_one_series(folder, contmax, tmp_path):
     assert re.match(rf"\w+ \(\d+%\), .*\nattended: \d+ of {count} observations, between the times \d", out), out
     assert (tmp_path / "a.png").is_file()
     for words, says in (
-        ([folder / "sensors.csv"], "has 90 series"),
         ([tmp_path / "none.csv"], "no such file"),
         (["a", "b"], "one series"),
     ):

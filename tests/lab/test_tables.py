@@ -261,7 +261,7 @@ def test_search_goes_on_where_it_stopped_and_never_sees_the_test(tmp_path, capsy
     main([*arguments, "--trials", "2"])
     main([*arguments, "--trials", "3"])
     printed = capsys.readouterr().out.splitlines()
-    assert printed[-1].startswith("--model.hidden_dim ")
+    assert f"contmax train {config} --model.hidden_dim " in printed[-1]
     trials = sorted((tmp_path / "s").glob("trial-*"))
     assert len(trials) == 3
     assert all(Run(trial).results()["test"] is None for trial in trials)

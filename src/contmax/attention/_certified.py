@@ -2,9 +2,9 @@
 
 `KeyPages` are boxes around pages of neighbouring keys, and give an upper bound of the scores in each page. First the
 page with the largest bound in each group of pages is read (with a budget: the pages with the largest bounds). α-entmax
-gives weight only to scores above a threshold. The threshold τ of the scores read so far is a lower bound of that of all
-scores, so keys in pages with a bound of at most τ have weight 0. Then, without a budget, all pages with larger bounds
-are read. A page has the bound −∞ for a query that may attend none of its keys.
+gives weight only to scores above a threshold. The threshold τ of the scores read so far is a lower bound of the
+threshold of all scores, so keys in pages with a bound of at most τ have weight 0. Then, without a budget, all pages
+with larger bounds are read. A page has the bound −∞ for a query that may attend none of its keys.
 """
 
 from collections.abc import Callable
@@ -26,7 +26,7 @@ from contmax.maps._threshold import newton_normaliser
 
 # Keys per page.
 _SIZES = (32, 64, 128)
-# On a GPU keys of fewer bytes are all read: that takes less time than to find out which pages need not be read.
+# On a GPU keys of fewer bytes are all read, because this takes less time than to choose pages.
 _FEWEST_BYTES = 256 * 2**20
 
 
@@ -203,7 +203,7 @@ def _checked_pages(pages: KeyPages | None, inputs: Inputs) -> KeyPages:
 
 
 def _bounded(inputs: Inputs, boxes: Boxes) -> Bounded:
-    """Upper bounds of all pages, the pages that are read first, and the thresholds of the scores in these pages."""
+    """Upper bounds for all pages, the pages that are read first, and the thresholds that the scores in these give."""
     heads, dtype = inputs.query.shape[-3], wide_dtype(inputs.query.dtype)
     query = inputs.query.to(dtype) * inputs.scale
     low, high = (repeated_heads(x.to(dtype), heads).mT for x in boxes[:2])
@@ -244,7 +244,7 @@ def _threshold(scores: Tensor, alpha: float | Tensor) -> Tensor:
 
 
 def _shared(pages: Tensor, inputs: Inputs) -> Tensor:
-    """Which pages are read for each query, by itself (`pages`) or by another query of heads with the same key head."""
+    """For each query, the pages that are read: `pages` of all queries whose heads share the key head."""
     heads, groups = inputs.query.shape[-3], inputs.key.shape[-3]
     shared: Tensor = pages.unflatten(-3, (groups, heads // groups)).any(-2, keepdim=True).any(-3, keepdim=True)
     shared = shared.expand(*pages.shape[:-3], groups, heads // groups, *pages.shape[-2:])

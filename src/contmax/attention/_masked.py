@@ -88,15 +88,15 @@ def _seen_and_asking(inputs: Inputs) -> tuple[Tensor | None, Tensor | None]:
     if inputs.lengths is not None:
         parts.append(torch.arange(keys, device=inputs.query.device) < inputs.lengths)
     seen = functools.reduce(torch.logical_and, parts) if parts else None
-    # A causal mask hides no key from the last query, so `seen` does not depend on it; `asks` does.
+    # A causal mask hides no key from the last query: `seen` does not depend on a causal mask, but `asks` does.
     asks = _asking(seen, inputs)
     if line is not None:
         if inputs.diagonal is not None:
             line = F.pad(line[..., : inputs.diagonal + queries], (0, keys - 1 - inputs.diagonal))
-        # A key is seen if one of the Q neighbouring entries for its distances from the queries is True; count them.
+        # A key is seen if any of the Q neighbouring entries of `line` for its distances from the queries is True.
         counts = F.pad(line.cumsum(-1), (1, 0))
         seen = _both(seen, counts[..., queries:] > counts[..., :-queries])
-        # A query may attend a key if one of the L neighbouring entries for its distances from the keys is True.
+        # A query may attend some key if any of the L neighbouring entries for its distances from the keys is True.
         asks = _both(asks, (counts[..., keys:] > counts[..., :queries]).flip(-1).mT)
     return seen, asks
 

@@ -85,7 +85,7 @@ def can_be_softmax(inputs: Inputs) -> bool:
     if not isinstance(inputs.alpha, float) or inputs.alpha != 1 or inputs.sinks is not None or inputs.softcap:
         return False
     if 0 in (inputs.query.shape[-3], inputs.key.shape[-3]):
-        # On a CPU torch 2.10 divides by the number of heads, and the process ends.
+        # On a CPU torch 2.10 divides by the number of heads: with 0 heads the process would crash.
         return False
     return torch.compiler.is_compiling() or (all_hold_numbers(*inputs) and not inputs.have_tangents())
 

@@ -17,8 +17,8 @@ from contmax.attention._arguments import Inputs, beside
 if TYPE_CHECKING:
     from contmax.attention._block_mask import Allowed
 
-# Larger numbers in a window are clamped to this: it exceeds the length of every sequence, and its sum with a position
-# does not overflow.
+# Larger entries of `window` are clamped to this number, which exceeds the length of every sequence and can be added to
+# a position without overflow.
 _FAR = 2**40
 
 

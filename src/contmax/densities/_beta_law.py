@@ -142,7 +142,7 @@ def _mixed(alpha: Tensor, dim: int, shape: torch.Size, like: Tensor) -> Tensor:
 
 
 def _moving(radius: Tensor, gap: Tensor, dim: int) -> Tensor:
-    """The number 1 with the derivative of ln r in α, if r changes so that the ball of radius r keeps its mass.
+    """Ones whose derivative in α is that of ln r, where r moves with α so that the ball of radius r keeps its mass.
 
     A derivative through the gamma variable would be unbiased, but its variance grows without bound as α → 1.
     """

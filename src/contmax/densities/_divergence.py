@@ -64,7 +64,10 @@ def gaussian(distribution: Normal | MultivariateNormal | LowRankMultivariateNorm
 
 
 def _kl_beta_gaussians(p: Any, q: Any) -> Tensor:
-    """∫p ln(p/q): exact for Gaussians, by quadrature on the line; else +∞ if supp p leaves supp q, an error if not."""
+    """∫p ln(p/q): in closed form for Gaussians, else by quadrature on the line.
+
+    In several dimensions the result is +∞ where supp p leaves supp q; otherwise this raises NotImplementedError.
+    """
     p, q = (gaussian(x) if isinstance(x, MultivariateNormal) else x for x in (p, q))
     if p.event_shape != q.event_shape:
         raise ValueError(

@@ -60,7 +60,10 @@ class Elliptical(Density):
 
     @abstractmethod
     def _delta_in_units(self, points: Tensor) -> Tensor:
-        """Δ/ρ (Δ/R² for α = ∞), made by division before squaring, since Δ may overflow where the quotient does not."""
+        """Δ/ρ, with ρ of `_profile` (for α = ∞ Δ/R², with R the radius of the support).
+
+        Offsets are divided by √ρ (or R) before they are squared: Δ may overflow where the quotient does not.
+        """
 
     def _score(self, points: Tensor) -> Tensor:
         return -0.5 * self._delta(points)

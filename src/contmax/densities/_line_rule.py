@@ -179,7 +179,8 @@ class LineRule:
     Attributes:
         points: t, ``(n, *shape)``.
         shares: quadrature weights, ``(n, *shape)``, zero in the tails beyond a finite end of the support.
-        beside_bends: ``points``, except that nodes of an empty piece, all on one breakpoint, are moved just above it.
+        beside_bends: ``points``; but where two breakpoints coincide, the piece between them has length 0, and its nodes
+            are moved just above the breakpoint, where the density may have a kink.
     """
 
     def __init__(

@@ -240,7 +240,8 @@ class Formula(NamedTuple):
     """Functions of (loc, scale, index, centre, width, number) that compute r = E_p[ψ] and its first derivatives.
 
     On the line the five tensors are μ, σ (or a half-width), α (or None), each (*batch), and μ_j, σ_j, (K,). On the
-    plane, with Σ = LLᵀ and Σ_j = L_jL_jᵀ, they are μ, L, None, μ_j and L_j. The number is k = 1/(α−1) or α.
+    plane, with Σ = LLᵀ and Σ_j = L_jL_jᵀ, they are μ, L, None, μ_j and L_j. `number` is k = 1/(α−1); where kernels take
+    any α, it is α, and is not used if `index` holds α.
 
     No tensor over nodes is saved for the backward pass. Higher derivatives, forward mode and vmapped cotangents are
     computed by the reference, which consists of torch operations.

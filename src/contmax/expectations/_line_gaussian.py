@@ -97,7 +97,7 @@ class Nodes(NamedTuple):
 def _windowed_expectation(
     loc: Tensor, half: Tensor, centre: Tensor, width: Tensor, k: float, backend: Backend
 ) -> Tensor:
-    """r from (μ, a, μ_j, σ_j): (*batch), (*batch), (K,), (K,) → (*batch, K), for k = 0, …, 4; on Triton k = 0."""
+    """r from (μ, a, μ_j, σ_j): (*batch), (*batch), (K,), (K,) → (*batch, K), for k = 0, …, 4 (Triton: only 0)."""
     if backend is Backend.TRITON:
         return expectation_by(means.INTERVAL, k, loc, half, None, centre, width)
     if backend is Backend.TORCH or not is_eager_cpu(loc, half, centre, width):

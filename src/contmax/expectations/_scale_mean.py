@@ -286,7 +286,7 @@ def _saddle(gaussian: Form, order: Tensor, rest: Tensor) -> Tensor:
 def _half_line(gaussian: Form, size: Tensor, single: bool) -> tuple[Complex, Complex]:
     """Nodes s and weights for α < 1: ln s = high − sinh w with equidistant w.
 
-    They cover the s where the Gamma law and its product with N(s) have mass. In ln s the law decays doubly
+    The nodes cover the s where the Gamma law and its product with N(s) have mass. In ln s the law decays doubly
     exponentially for large s, but only exponentially for small s; in w it decays doubly exponentially there too.
     """
     count, left_out = _HALF_LINE[single]

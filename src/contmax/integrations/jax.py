@@ -188,7 +188,7 @@ def _map_jvp(method: str, primals: tuple[Array, Array], tangents: tuple[Any, Any
 
 
 def _alpha_rate(p: Array, alpha: Array, log_p: Array, s: Array, anchor: Array, largest: float) -> Array:
-    """s (D − D_a); where it is not small, as p (expm1(d)(1 − y_a) − d)/ε², without overflow or cancellation."""
+    """s (D − D_a); where |y| > 1, computed as p (expm1(d)(1 − y_a) − d)/ε², without overflow or cancellation."""
     y, at_anchor = (alpha - 1) * log_p, (alpha - 1) * jnp.take_along_axis(log_p, anchor, -1)
     near = (jnp.abs(y) <= 1) & (jnp.abs(at_anchor) <= 1)
     curvature = log_p**2 * _series([1 / (math.factorial(n) * (n + 2)) for n in range(20)], y)
@@ -226,7 +226,7 @@ def _negentropy(p: Array, alpha: Array) -> Array:
 
 
 def _series(coefficients: list[float], y: Array) -> Array:
-    """Σ cₙ yⁿ for |y| ≤ 1, c₀ elsewhere. Unlike those of a quotient its derivatives are exact at 0."""
+    """Σ cₙ yⁿ for |y| ≤ 1, c₀ elsewhere. The derivatives of a series are exact at 0, unlike those of a quotient."""
     return jnp.polyval(jnp.array(coefficients[::-1], y.dtype), jnp.where(jnp.abs(y) <= 1, y, 0))
 
 

@@ -41,7 +41,7 @@ _USES: tuple[Callable[[Tensor], object], ...] = (
 
 
 def compiled_code() -> tuple[str | None, bool]:
-    """The folder in which numba keeps compiled kernels, None if it can write none, and whether it holds any by now."""
+    """The folder of numba's cache, None if none can be written; and whether it holds kernels of the present sources."""
     return kept(_cpu_rows.forward_rows)
 
 

@@ -59,7 +59,7 @@ def _bounded_product(p: Tensor, v: Tensor, alpha: float, weights: Tensor | None)
     escort = power_on_support(p, 2 - alpha)
     mass = escort if weights is None else weights * escort
     centred = v - v.gather(-1, mass.detach().argmax(-1, keepdim=True))
-    centred = torch.where(escort > 0, centred, 0)  # off the support v may be infinite
+    centred = torch.where(escort > 0, centred, 0)  # off the support v may be infinite, and 0·∞ is NaN
     mean = (mass * centred).sum(-1, keepdim=True) / or_one(mass.sum(-1, keepdim=True))
     return escort * (centred - mean)
 
@@ -92,7 +92,7 @@ class _Escort:
 
         In the code s c + shift = y e^Λ, with |y| of order one.
         """
-        # Off the support v may be infinite.
+        # Off the support s is 0, but v may be infinite and the product NaN: take v = 0 there.
         centred = torch.where(self.inside, v - v.gather(-1, self.anchor), 0)
         with torch.no_grad():
             size = self.log_s.detach() + _fixed(centred).abs().log()

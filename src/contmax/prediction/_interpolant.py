@@ -27,7 +27,8 @@ Range = tuple[Tensor, Tensor]
 _GRID = {1: 48, 2: 48, 3: 28}
 # A density below this multiple of the uniform density may be left out, by the number of axes of the box.
 _NEGLIGIBLE = {1: 1e-16, 2: 1e-13, 3: 1e-8}
-# Points per axis of the small grids that zoom in on a point; zooms towards an end of the support, and towards a peak.
+# Ends of the support and peaks are located by small grids with _SMALL_GRID points per axis, each finer than the last:
+# _END_STEPS grids for an end, _PEAK_STEPS for a peak.
 _SMALL_GRID = 7
 _END_STEPS, _PEAK_STEPS = 8, 18
 # Each outer axis has a composite Gauss rule. _PANELS_PER_CELL: its panels per cell, by the number of axes of the box
@@ -245,7 +246,7 @@ def _highest_across(values: Tensor, interpolant: Interpolant, axis: int) -> tupl
 
 
 def _live_places(height: Float[Tensor, "..."], threshold: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Indices (before, first, last, after) of the first and last height (G, *rows) above the threshold, and around."""
+    """Indices of the first and last of the heights (G, *rows) above the threshold, with the index before and after."""
     live = height > threshold
     # Where no grid point is above the threshold, the highest grid point counts as live.
     live = (live | (~live.any(0) & (height == height.amax(0)))).to(torch.int8)

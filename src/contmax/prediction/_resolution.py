@@ -25,10 +25,11 @@ from contmax.prediction._normalizer import UnitMeasure, normalizer_on_nodes
 _REFUSED = 0.1
 # Differences of scores up to this number of rounding errors are ignored.
 _ROUNDING = 64
-# Misplaced mass allowed per cell. Halving stops at 2⁻³⁶ of an initial cell, where a jump misplaces about as little.
+# The largest misplaced mass (error of the density) per cell. At a jump of the score no cell may meet this limit:
+# halving stops at 2^−_MOST_HALVINGS of the shortest initial cell.
 _TOLERANCE = 1e-12
 _MOST_HALVINGS = 36
-# Limits of the number of cells, which all scores of a batch share, and of the number of cells times that of scores.
+# The most cells (all scores of a batch share the cells), and the most cells times scores of the batch.
 _MOST_CELLS, _MOST_CELLS_OF_BATCH = 4096, 2**16
 # If the number of cells reaches its limit, the error is estimated from this number of further points per cell.
 _HELD_OUT = 2
@@ -60,7 +61,7 @@ class HeldOut:
         return [exp_beta(scores - normalizer[..., None], 2 - alpha[..., None]) for scores in both]
 
     def misplaced(self, normalizer: Float[Tensor, "*batch"], alpha: Tensor, weights: Tensor | float) -> Tensor:
-        """Misplaced mass, (*batch), estimated from points with these quadrature weights, whose sum is one.
+        """Misplaced mass (the error of the density), (*batch), by quadrature with these weights, whose sum is one.
 
         NaN if `normalizer`, a guess of Ã, makes a density infinite.
         """
@@ -163,7 +164,7 @@ def refined(
 
 @torch.no_grad()
 def _misplaced(read: Read, view: "View", noise: Noise) -> Float[Tensor, "*batch"]:
-    """Misplaced mass, estimated from points between the nodes and from cells with several extrema."""
+    """Misplaced mass (the error of the density), from points between the nodes and from cells with several extrema."""
     alpha, alive, left, length = view.form.alpha, view.alive, view.left, view.right - view.left
     index = torch.arange(1, _HELD_OUT * len(left) + 1, dtype=torch.float64, device=left.device)
     local = 2 * spread_points(index, 1).reshape(len(left), _HELD_OUT) - 1

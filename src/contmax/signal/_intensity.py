@@ -68,7 +68,7 @@ def fit_intensity(
     require_penalty(penalty)
     check_mask(positions.shape, mask)
     _, design = design_at(positions, basis, mask)
-    # `factored` divides by the square of its volume: the Gram matrix is V times as large as a mean over observations.
+    # `factored` divides the penalty by its third argument squared, here V: the Gram matrix is V times a mean of ψψᵀ.
     tril = factored(_gram(basis, positions.device), penalty, torch.as_tensor(basis.volume).double().sqrt())
     coefficients = solved(tril, design.sum(-2).unsqueeze(-1))
     return Signal(basis, coefficients=coefficients.to(wide_dtype(positions.dtype)), dtype=positions.dtype)

@@ -305,7 +305,7 @@ def ridge_weights(
     mask: Bool[Tensor, "..."] | None = None,
     penalty: float = 0.01,
 ) -> Float[Tensor, "... L K"]:
-    r"""What each observation adds to the coefficients of the signal of :func:`fit_signal`, whatever its value.
+    r"""What each observation adds to the coefficients of the signal of :func:`contmax.fit_signal`, whatever its value.
 
     .. math:: G = \Psi^\top\Big(\Psi\Psi^\top + \frac{\lambda}{V^2} I\Big)^{-1}, \qquad B = H G, \qquad
               E_p[V] = \sum_\ell h_\ell\, (G\,E_p[\psi])_\ell
@@ -325,7 +325,7 @@ def ridge_weights(
         G, (*batch, L, K), in the dtype of the positions, but at least float32.
 
     Raises:
-        ValueError: as :func:`fit_signal`.
+        ValueError: as :func:`contmax.fit_signal`.
 
     Example:
         >>> import torch, contmax

@@ -12,13 +12,13 @@ from pathlib import Path
 from contmax_lab.cli._options import aligned, command
 from contmax_lab.errors import LabError
 
-# Files of NVIDIA's driver.
+# One of these files exists where NVIDIA's driver is installed.
 _DRIVERS = ("/proc/driver/nvidia/version", "/dev/nvidia0", "/usr/lib/wsl/lib/nvidia-smi")
-# Of a container on Linux: microseconds of processor time in a period.
+# The limit of a container on Linux: microseconds of processor time, and the period in microseconds.
 _QUOTA = Path("/sys/fs/cgroup/cpu.max")
-# On Linux: which processors, as the system counts them, are threads of the core of one of them.
+# On Linux this file lists the processors, as the system counts them, that are threads of the core of processor {}.
 _SIBLINGS = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
-# Module → what it is for, and whether the laboratory cannot do without it.
+# Maps each module to what needs it, and whether the laboratory cannot run without it.
 _PACKAGES = {
     "torch": ("everything", True),
     "numpy": ("everything", True),
@@ -94,7 +94,7 @@ def _devices() -> list[list[str]]:
 
 
 def _backend(compiler: str, extra: str) -> str:
-    """Whether compiled kernels are used: their compiler is installed, takes them, and is not switched off."""
+    """Whether compiled kernels are used, in words: the compiler is installed, works, and is not switched off."""
     from contmax_lab.packages import version
 
     if os.environ.get("CONTMAX_BACKEND") == "torch":
@@ -191,7 +191,7 @@ def _cores() -> tuple[int, int]:
 
     A container may allow fewer than the machine has.
     """
-    # Python for macOS has no affinity.
+    # Python has no sched_getaffinity on macOS and Windows.
     processors = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
     own = set()
     for number in processors:

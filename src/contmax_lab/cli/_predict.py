@@ -23,25 +23,25 @@ if TYPE_CHECKING:
 _READER = "documents"
 _JSON = (".jsonl", ".ndjson")
 _TABLES = {".csv": ",", ".tsv": "\t"}
-# Endings of files that people pass; a text that ends so is taken for the name of a file.
+# A text with one of these endings is taken for the name of a file.
 _ENDINGS = (*_TABLES, *_JSON, ".json", ".txt", ".gz", ".xlsx", ".xls", ".parquet", ".png", ".jpg", ".jpeg", ".html")
 # Some programs begin every file in UTF-8 with it.
 _MARK = "\ufeff"
-# Inputs that may be broken before the first that is not: the columns of the result are those of an answer.
+# Give up after this number of broken inputs without an answer, which would determine the columns of the table.
 _MOST_BROKEN = 1000
-# Broken inputs that the message names.
+# The number of broken inputs that the message names.
 _NAMED = 3
 
 
 @dataclasses.dataclass(frozen=True)
 class _Opened:
-    """A model that can be asked.
+    """A model that can answer inputs.
 
     Args:
-        task: that it was trained on.
-        ask: words of the command line → the answer to one input.
-        network: makes the network, and what it knows of its data.
-        words: of the command line that are an input.
+        task: the task that the model was trained on.
+        ask: maps words of the command line to the answer for one input.
+        network: makes the network, and a dictionary of facts about its data.
+        words: the words of the command line that are an input.
     """
 
     task: "Task"
@@ -117,7 +117,7 @@ def _opened(options: argparse.Namespace) -> _Opened:
 
     first, *rest = options.words
     is_run = False
-    with contextlib.suppress(OSError):  # a text may be too long for the name of a file
+    with contextlib.suppress(OSError):  # the operating system refuses long texts as names of files
         is_run = options.model is None and (Path(first) / "config.yaml").is_file()
     if is_run:
         trained = open_trained(first, options.overrides, named=options.task)
@@ -143,7 +143,7 @@ def _opened(options: argparse.Namespace) -> _Opened:
 
 
 def _given(task: "Task", words: list[str]) -> list[str]:
-    """The input, read from standard input or from a file with one text where that was meant."""
+    """The input: the words, or the text read from standard input (for -) or from a file that holds one text."""
     try:
         if words == ["-"]:
             return [sys.stdin.read().removeprefix(_MARK)]
@@ -153,8 +153,8 @@ def _given(task: "Task", words: list[str]) -> list[str]:
             f"standard input, byte {byte:#04x} is not UTF-8; convert it, e.g. iconv -f latin1 -t utf-8"
         ) from None
     path = _existing(words)
-    if path is None and len(words) == 1 and _looks_like_a_file(words[0]):
-        raise LabError(_no_file(Path(words[0]), task))
+    if path is None and task.reads_texts and len(words) == 1 and _looks_like_a_file(words[0]):
+        raise LabError(_no_file(Path(words[0])))
     if path is not None and path.is_file() and task.reads_texts and not task.holds_many(path, {}):
         try:
             return [path.read_text(encoding="utf-8").removeprefix(_MARK)]
@@ -169,8 +169,8 @@ def _given(task: "Task", words: list[str]) -> list[str]:
 
 
 def _existing(words: Sequence[str]) -> Path | None:
-    """The file or folder that the words name, if they name one."""
-    with contextlib.suppress(OSError, ValueError):  # a text may be too long, or not fit, for the name of a file
+    """The file or folder that the words name; None if there is none."""
+    with contextlib.suppress(OSError, ValueError):  # no name of a file, say a long text
         if len(words) == 1 and words[0].strip() and Path(words[0]).exists():
             return Path(words[0])
     return None
@@ -187,16 +187,15 @@ def _looks_like_a_file(text: str) -> bool:
     return len(text) < 1000 and (text.lower().endswith(_ENDINGS) or ("/" in text and not any(map(str.isspace, text))))
 
 
-def _no_file(path: Path, task: "Task") -> str:
+def _no_file(path: Path) -> str:
     with contextlib.suppress(OSError):
         near = nearest(path.name, [entry.name for entry in path.parent.iterdir()])
-        told = f"{path}: there is no such file{near}"
-        return told if near or not task.reads_texts else f"{told}; to ask about these words, pass them by -"
+        return f"{path}: there is no such file{near or '; to ask about these words, pass them by -'}"
     return f"{path}: there is no such file"
 
 
 def _many(opened: _Opened, options: argparse.Namespace) -> Path | None:
-    """The file whose inputs shall all be answered; None where there is one input."""
+    """The file with many inputs that the user passed; None if the user passed one input."""
     path = _existing(opened.words)
     wants_table = options.into is not None or bool(options.column or options.keep)
     if path is None and wants_table:
@@ -244,7 +243,7 @@ class _Broken:
     first: list[str] = dataclasses.field(default_factory=list)
 
     def noted(self, answers: "Iterator[FileAnswer]") -> "Iterator[FileAnswer]":
-        """The answers, while their problems are noted."""
+        """Yield the answers unchanged, and note the problems of those that have one."""
         for answer in answers:
             if answer.problem:
                 self.count += 1

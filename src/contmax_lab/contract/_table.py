@@ -26,8 +26,9 @@ class Row:
     tries: tuple[tuple[str, ...], ...] = ()
 
     def __post_init__(self) -> None:
-        if isinstance(self.against, str):
-            raise TypeError(f"against has to be a tuple of labels; got a text, pass ({self.against!r},)")
+        against: object = self.against
+        if isinstance(against, str):
+            raise TypeError(f"against has to be a tuple of labels; got a text, pass ({against!r},)")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -27,7 +27,7 @@ def listed_weights(p: Tensor, longest: int) -> tuple[Tensor, Tensor] | None:
 
 
 def listed_means(keys: Tensor, weights: Tensor, value: Tensor) -> Tensor:
-    """Means (heads, queries, c) of the values (key heads, L, c) by the listed weights."""
+    """Means (heads, queries, c) of the values (key heads, L, c), weighted by the listed weights."""
     out = value.new_empty((*keys.shape[:2], value.shape[-1]))
     group = keys.shape[0] // value.shape[0]
     over_rows(mean_rows, *map(matrix_of, (out, keys, weights)), value.numpy(force=True), keys.shape[1], group)
@@ -87,7 +87,7 @@ def list_rows(p, keys, weights, start, stop):  # type: ignore[no-untyped-def]
 
 @kernel(fastmath=REDUCTION)
 def mean_rows(out, keys, weights, value, queries, group, start, stop):  # type: ignore[no-untyped-def]
-    """Write the means by the listed weights to `out`, (rows, c); values are (key heads, L, c)."""
+    """Write to `out`, (rows, c), the means of the values, (key heads, L, c), weighted by the listed weights."""
     wide_vectors()
     channels = np.uint64(out.shape[1])
     for r in range(start, stop):

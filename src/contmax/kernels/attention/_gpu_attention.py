@@ -28,7 +28,7 @@ from contmax.kernels.attention._sizes import DecodingSizes, decoding_sizes
 def attend(
     query: Tensor, key: Tensor, value: Tensor, alpha: float | Tensor, options: AttentionOptions, needs_gradient: bool
 ) -> list[Tensor]:
-    """The operator `attention`: lists and their means where there are many keys, then dense blocks."""
+    """Run the operator `attention`: with many keys, candidate lists and their means; then the blocks without lists."""
     call = AttentionCall(query, key, value, alpha, options)
     out, *rest = empty_attended(query, key, value, alpha, options, needs_gradient)
     lists = AttentionLists(*rest)
@@ -62,7 +62,7 @@ def _list(call: AttentionCall, lists: AttentionLists) -> None:
 def attend_backward(
     call: AttentionCall, lists: AttentionLists, cotangent: Tensor, needs_alpha: bool
 ) -> AttentionGradients:
-    """The operator `attention_backward`."""
+    """Run the operator `attention_backward`: gradients of query, key, value and α."""
     g = with_near_rows(cotangent)
     d_query, d_key, d_value = (x.new_empty(x.shape) for x in (call.query, call.key, call.value))
     sizes = (call.query.shape[:3] if needs_alpha else (1,), lists.states.shape[:2])
@@ -85,8 +85,8 @@ def attend_backward(
         )  # fmt: skip
         del ranks, slopes
         dense_key, dense_value = call.empty(torch.float32, d_key.shape, d_value.shape)
-    # In key heads with dense rows, `dense_keys` writes the gradients of blocks of keys that no list has entries in. For
-    # other blocks of keys it writes the part of the dense rows, to which `of_keys` adds the part of the lists.
+    # In key heads with dense rows, `dense_keys` writes the whole gradient of a block of keys that is in no list. For
+    # any other block of keys it writes the sum over dense rows to a buffer, and `of_keys` adds the sum over lists.
     of_blocks = (offsets, dense_key, dense_value, d_key, d_value)
     tensors = (call.query, call.key, call.value, call.mask, call.bias, g, call.limits, call.alpha)
     solved = (lists.dense, lists.states, along, lists.shifts, lists.marks)
@@ -99,7 +99,7 @@ def attend_backward(
 
 
 def decode(call: AttentionCall) -> Tensor:
-    """The operator `decoding`."""
+    """Run the operator `decoding`: the means of the values for few queries."""
     plan = decoding(call.kind, _decoding_sizes(call))
     scores, maxima = call.empty(torch.float32, plan.scores_shape, plan.maxima_shape)
     plan.score(call.query, call.key, call.mask, call.bias, call.limits, scores, maxima)
@@ -107,7 +107,7 @@ def decode(call: AttentionCall) -> Tensor:
 
 
 def decode_by_pages(call: AttentionCall, boxes: Boxes) -> list[Tensor]:
-    """The operator `decoding_by_pages`."""
+    """Run the operator `decoding_by_pages`: decoding that reads only some pages of keys."""
     sizes, pages = _decoding_sizes(call, boxes.size), boxes.low.shape[2]
     low, high = with_near_rows(boxes.low), with_near_rows(boxes.high)
     if high.stride() != low.stride():

@@ -46,8 +46,8 @@ _FEWEST = tl.constexpr(64)
 # threads of a program take the same branch, whether they read before or after the write.
 DENSE_BY_MAXIMA = tl.constexpr(1)
 DENSE_BY_LISTS = tl.constexpr(2)
-# Count the keys that the rows of a program may attend. If at least the share _NEARLY_ALL of them may have mass, the
-# block is dense, unless each row has at most _SHORTEST_WHOLE keys: then lists are short in any case.
+# A block is dense if at least this share of the keys that the rows of a program may attend may have mass. Exempt are
+# blocks whose rows have at most _SHORTEST_WHOLE keys each: their lists are short in any case.
 _NEARLY_ALL = tl.constexpr(0.875)
 _SHORTEST_WHOLE = tl.constexpr(64)
 # Listed keys per row that `_score_again` takes at a time.
@@ -56,7 +56,10 @@ _AGAIN = tl.constexpr(4)
 
 @triton.jit
 def _halved(x):
-    """The elementwise maximum of both halves of x (P, R, n) along the last axis, which one thread holds; NaN wins."""
+    """The elementwise maximum of the two halves of x (P, R, n) along the last axis; NaN where either is NaN.
+
+    One thread holds the whole axis, so threads exchange nothing.
+    """
     halves = tl.reshape(x, [x.shape[0], x.shape[1], 2, x.shape[2] // 2])
     a, b = tl.split(tl.permute(halves, (0, 1, 3, 2)))
     return larger(a, b)
@@ -77,7 +80,7 @@ def rounding_of_bound(normaliser, K: tl.constexpr):
 
 @triton.jit
 def _sums(maxima, maximum, unit, ok, t, epsilon, K: tl.constexpr):
-    """Sums of weights and of escorts of tile maxima (R, n), (R,) each; 0 for rows that are not `ok`."""
+    """Sums, (R,) each, of the weights and the escorts p^{2−α} of tile maxima (R, n); 0 for rows that are not `ok`."""
     if K == ANY_POWER:  # next to α = 1 roots would lose digits
         y = tl.where(ok[:, None] & (maxima >= 0.5 * NOTHING), (maxima - maximum[:, None]) * unit, NOTHING)
         weight, escort = relative_weights(y, t, epsilon, K, True)
@@ -91,8 +94,10 @@ def _sums(maxima, maximum, unit, ok, t, epsilon, K: tl.constexpr):
 
 @triton.jit
 def bound_of_part(scores, unit, epsilon, K: tl.constexpr):
-    """Three results, (R,) each, from scores (R, n), multiples of `unit`, of a part of each row's keys: the maximum,
-    0 if not finite or all are masked; a lower bound of the normaliser, up to rounding; whether the maximum is finite.
+    """Bound the normaliser of each row from the scores of a part of its keys, (R, n), given as multiples of `unit`.
+
+    Returns three results, (R,) each: the maximum of the scores, or 0 if it is not finite or all keys are masked; a
+    lower bound of the normaliser, up to rounding; and whether the maximum is finite.
     """
     maximum = tl.reduce(scores, 1, larger)
     ok = maximum * 0.0 == 0.0
@@ -107,7 +112,7 @@ def bound_of_part(scores, unit, epsilon, K: tl.constexpr):
 
 @triton.jit
 def _closer(first, second, maximum, unit, ok, epsilon, normaliser, K: tl.constexpr):
-    """Raise a lower bound of the normaliser by Newton's method on both maxima of all tiles, (P, R, n) each."""
+    """Raise a lower bound of the normaliser by Newton steps on `first` and `second`, the maxima of tiles (P, R, n)."""
     for _ in range(_CLOSER_STEPS):
         t = 1.0 - epsilon * normaliser
         total, slope = _sums(_by_rows(first), maximum, unit, ok, t, epsilon, K)
@@ -123,8 +128,8 @@ def _decided(
 ):  # fmt: skip
     """Classify tiles by their maxima, (P, R, n) each, and a lower bound of the normaliser. Returns
 
-    * per row, (R,) each: the bound, lowered by all rounding errors; the upper bound of scores without mass, less the
-      maximum of the row;
+    * per row, (R,) each: the lower bound of the normaliser, made safe against rounding; and a lower bound of the
+      threshold, less the maximum of the row;
     * the kind of each tile: 1 if it has one key to list, 65536 if it is undecided, else 0;
     * sums of kinds over the tiles of a thread, (P, R), and over the tiles of a row, (R,);
     * whether lists do not pay: a row overflows its list, or has more than `most` undecided tiles, or nearly all keys of
@@ -132,7 +137,7 @@ def _decided(
     """
     reaches = epsilon > 0.0
     reach = 1.0 / tl.where(reaches, epsilon, 1.0)
-    # The bounds allow for the last bits of scores, which `tile_maxima` overwrote: an error relative to |maximum|.
+    # The bounds allow for the last bits of scores, which `tile_maxima` overwrote: an error proportional to |maximum|.
     slack = rounding_of_bound(normaliser, K) + (WIDE / 8388608.0) * (tl.abs(maximum * unit) + reach)
     normaliser -= slack
     below = tl.where(reaches, normaliser - reach - slack, -float("inf"))
@@ -179,7 +184,7 @@ def place_of(maximum, WIDE: tl.constexpr):
 
 @triton.jit
 def distance_of(place):
-    """The distance of the key at a place from the first key of its tile, which has two of every eight keys."""
+    """The offset of a key from the first key of its tile: places 0, 1, 2, 3, … have the offsets 0, 1, 8, 9, …"""
     return (place & -2) * 4 + (place & 1)
 
 
@@ -199,8 +204,8 @@ def list_keys(
     lower bound of the normaliser A. A program lists R rows; P threads share the T tiles of a row, so that one
     instruction serves several rows. For `list_undecided`: TILES (heads, programs, T) get the tiles that are undecided
     for any of the R rows, and TILE_COUNTS (heads, programs) their number; bit i of BITS (heads, programs, P, R), at
-    (p, r), is set if tile p + P·i is undecided for row r; BOUNDS (heads, queries) get upper bounds of the scores
-    without mass, less the maximum.
+    (p, r), is set if tile p + P·i is undecided for row r; BOUNDS (heads, queries) get lower bounds of the
+    thresholds of the rows, less their maxima.
 
     Where lists do not pay (`_decided`), the program marks its block in DENSE (heads, blocks) and lists nothing.
     """
@@ -224,7 +229,7 @@ def list_keys(
                 wanted = wanted & (tile >= (begins // WIDE * LANES)[None, :, None])
             at_maxima = MAXIMA + (head * (last - begin) + (rows - begin)) * maxima_of_row
             first = tl.load(at_maxima[None, :, None] + tile * 2, mask=wanted, other=NOTHING)
-            # Merge only distant tiles for the bound: neighbours often have mass, and of two merged maxima one is lost.
+            # Merge only distant tiles: a merge loses the smaller maximum, and neighbours often both have mass.
             largest = first
             if S >= 2 and T >= 2 * _FEWEST:
                 largest = _halved(largest)

@@ -122,7 +122,7 @@ def _scores_of_block(z, n, block, queries, group, extras, FEW: tl.constexpr):
         of_rows = extras_of(extras, block.b, block.h[:, None])
         return with_extras(z, block.i[:, None], wide[None, :], allowed, extras.scale, of_rows)
     else:
-        # A product has at least 16 rows. Loading extras of rows that do not exist would take most of the time.
+        # A product has at least 16 rows, most of which do not exist: load masks and biases only of the FEW that do.
         row, added = tl.arange(0, z.shape[0]), tl.zeros(z.shape, tl.float32)
         for r in tl.static_range(FEW):
             of_row = extras_of(extras, block.b, block.g * group + r // queries)
@@ -139,7 +139,7 @@ def store_scores(
 ):  # fmt: skip
     """Write the scores and tile maxima of a block of keys, from key n on, for queries q (ROWS, WIDTH).
 
-    The result are the maxima, (ROWS, TILES).
+    Returns the maxima, (ROWS, TILES).
     """
     k = load_columns(K, kj, n, block.end, D, WIDTH, COLUMNS)
     z = tl.dot(q, k, input_precision=PRECISION)
@@ -172,7 +172,7 @@ def score_keys(
     q = load_queries(Q, block, qb, qh, qi, D, WIDTH)
     K += block.b * kb + block.g * kh
     begin = tl.program_id(0) * span
-    # Triton loads ahead what products need; that it loads masks and biases ahead too has to be said.
+    # By default Triton loads only operands of products ahead; with `num_stages` it loads masks and biases ahead too.
     for n in tl.range(begin, tl.minimum(begin + span, block.end), COLUMNS, num_stages=STAGES):
         store_scores(
             SCORES, MAXIMA, K, kj, n, q, block, tiles, queries, group, extras, D, WIDTH, ROWS, COLUMNS, TILES, FEW
@@ -181,7 +181,9 @@ def score_keys(
 
 @triton.jit
 def _upper_bound(normaliser, epsilon, size, K: tl.constexpr):
-    """The upper bound of scores without mass, less the maximum, (R,), from a lower bound of the normaliser.
+    """A lower bound of the threshold, less the maximum, (R,), from a lower bound of the normaliser.
+
+    Scores less the maximum of their row have no mass up to this number.
 
     `size` is the magnitude of the scores, to which their rounding errors are proportional.
     """
@@ -193,8 +195,9 @@ def _upper_bound(normaliser, epsilon, size, K: tl.constexpr):
 
 @triton.jit
 def first_threshold(maxima, maximum, epsilon, K: tl.constexpr):
-    """From some scores (R, n) of rows with the largest `maximum`, (R,): scores less the maximum; a lower bound of the
-    rows' normalisers; and the upper bounds of scores without mass, less the maximum, (R,).
+    """Bound the threshold of each row from some of its scores, (R, n), the largest of which is `maximum`, (R,).
+
+    Returns the scores less the maximum, a lower bound of the normaliser, (R,), and `_upper_bound`, (R,).
     """
     y = tl.where(maxima > 0.5 * NOTHING, maxima - maximum[:, None], NOTHING)
     start = tl.zeros([maxima.shape[0]], tl.float32)
@@ -227,7 +230,7 @@ def _estimate(X, end, maximum, epsilon, K: tl.constexpr, SAMPLE: tl.constexpr):
 def _solve_over(X, end, maximum, epsilon, normaliser, t, K: tl.constexpr, ROUGH: tl.constexpr, CHUNK: tl.constexpr):
     """t, (1,), of a row of scores X in memory, by Newton steps from an estimate of the normaliser A and its t.
 
-    If the estimate is above A, the first step leads below A; all others climb.
+    Newton steps from below A climb towards A. If the estimate is above A, the first step leads below A.
     """
     column = tl.arange(0, CHUNK)
     steps = 0
@@ -326,7 +329,7 @@ def _mean_of_candidates(
 def _hide_keys(
     SCORES, MAXIMA, exists, is_hidden, tiles, COLUMNS: tl.constexpr, TILES: tl.constexpr, TOGETHER: tl.constexpr
 ):
-    """Write the score NOTHING for the keys of the row's tiles whose maxima are NOTHING: they may not have been read."""
+    """Write NOTHING over scores in tiles whose maximum is NOTHING: scores of skipped pages are uninitialised memory."""
     if tl.max(is_hidden.to(tl.int32), 0) > 0:
         TILE: tl.constexpr = COLUMNS // TILES
         place = tl.arange(0, TILE)

@@ -53,8 +53,8 @@ _LEAST_FALL = tl.constexpr(0.75)
 def _halley_step(step, total, slope, curve, epsilon, K: tl.constexpr):
     """Halley's step of the normaliser, (R,): Newton's `step`, corrected for the curvature of the power mean.
 
-    It converges cubically. `total`, `slope` and `curve` are Σ uᵏ, Σ u^{k−1} and Σ u^{k−2} of the roots u. K is k ≥ 3:
-    for smaller k, Σ u^{k−2} changes too much along a step.
+    The method converges cubically. `total`, `slope` and `curve` are Σ uᵏ, Σ u^{k−1} and Σ u^{k−2} of the roots u. K is
+    k ≥ 3: for smaller k, Σ u^{k−2} changes too much along a step.
     """
     bend = (K - 1) * (curve / tl.maximum(slope, 1e-37) - slope / tl.maximum(total, 1e-37))
     return step / tl.maximum(1.0 - 0.5 * epsilon * step * bend, 0.5)

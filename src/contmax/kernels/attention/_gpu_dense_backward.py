@@ -106,7 +106,7 @@ def dense_queries_backward(
                     rests += by_lane(slope)
                     rates += by_lane_of_products(escort, rate)
                     masses += by_lane(escort)
-            broken = (state[0] + state[1]) * 0.0  # NaN stays NaN
+            broken = (state[0] + state[1]) * 0.0  # a row with NaN gets NaN
             store_rows(DQ, rows.first, saturated(dq * scale + broken[:, None], DQ), inside, D)
             if NEEDS_ALPHA:
                 slope = unbiased(tl.sum(turns, 1), tl.sum(rests, 1), tl.sum(rates, 1), tl.sum(masses, 1))
@@ -128,7 +128,7 @@ def dense_keys_backward(
 ):  # fmt: skip
     """Write DK (key heads, keys, D) and DV (key heads, keys, C) of blocks of keys that have no entries in lists.
 
-    For blocks with entries it writes only the part that comes from dense blocks of rows, to DENSE_DK (not multiplied by
+    For blocks with entries the kernel writes only the sum over dense blocks of rows, to DENSE_DK (not multiplied by
     the scale) and DENSE_DV. If there are lists, it skips key heads without dense blocks of rows.
     """
     ROUGH: tl.constexpr = Q.dtype.element_ty != tl.float32  # four digits are enough in half precision

@@ -31,8 +31,8 @@ _LONG_TILE = 512
 # A row makes its block dense if its undecided tiles (`_gpu_candidates`) hold more than
 # max(L/_UNDECIDED_SHARE, _FEW_UNDECIDED) of the L keys.
 _UNDECIDED_SHARE, _FEW_UNDECIDED = 16, 256
-# Decoding: the most candidates per row; then the numbers of scores in tiles, values, spans, and scores of dense rows
-# that are loaded at a time.
+# Decoding: the most candidates per row. The other four say how many a program loads at a time: scores of tiles that may
+# have mass, values, spans, and scores of dense rows (at least _CHUNK, which is also the size of the sample).
 _CANDIDATES, _TILE_SCORES, _VALUES, _SPANS, _CHUNK = 1024, 4096, 64, 4, 2048
 # Decoding: warps per program, blocks of keys that are loaded ahead, and the most rows whose masks and biases are loaded
 # one row after the other.
@@ -61,7 +61,7 @@ def _width_of_tiles(kind: AttentionKind) -> int:
 
 @cached
 def listing(kind: AttentionKind) -> Listing:
-    """The `Listing` of a kind, by blocks of queries whose tile maxima take up to `Tuning.bytes_of_maxima`."""
+    """The `Listing` of a kind: queries are divided into blocks whose tile maxima take ≤ `Tuning.bytes_of_maxima`."""
     tuning, queries = kind.tuning, kind.queries
     wide = _width_of_tiles(kind)
     # Round the number of tiles up, because `tile_maxima` writes whole blocks.
@@ -126,7 +126,7 @@ def _listing_of_block(
 
 
 def _threads_of_a_row(tiles: int) -> int:
-    """P of `list_keys`: threads that share a row; each holds 32 tiles or fewer, one per bit of BITS."""
+    """The number of threads of `list_keys` that share a row: each marks its tiles, 32 or fewer, in one int32."""
     return min(_THREADS_OF_A_ROW * (2 if tiles > _MANY_MAXIMA else 1), tiles)
 
 
@@ -268,7 +268,7 @@ def page_launches(
 
 
 def _named(kind: AttentionKind, sizes: DecodingSizes) -> dict[str, Any]:
-    """The sizes as arguments of kernels."""
+    """The sizes under the names of the kernels' arguments."""
     few = kind.group * kind.queries
     if few > _FEW or (kind.mask_strides is None and kind.bias_strides is None):
         few = 0

@@ -89,8 +89,8 @@ def attend_listed(
 ):  # fmt: skip
     """Write OUT (heads, queries, C), and replace listed scores by weights. Rows of a dense block get empty lists.
 
-    In half precision, places of keys have replaced the last bits of scores. `last_bits` bounds the relative error that
-    scores have from this.
+    In half precision, places of keys have replaced the last bits of scores. `last_bits` bounds the relative error of
+    scores that results.
     """
     head = tl.program_id(1).to(tl.int64)
     b, h = head // heads, head % heads
@@ -123,7 +123,7 @@ def attend_listed(
         # Gather 32/R keys per row, one per thread, if registers suffice: with fewer keys, threads would repeat loads.
         TOGETHER: tl.constexpr = 32 // R if WIDTH * V.dtype.element_ty.primitive_bitwidth <= 1024 else _TOGETHER
         part = tl.arange(0, TOGETHER)
-        total = tl.zeros([R, WIDTH], tl.float32) + (maximum * 0.0)[:, None]  # NaN stays NaN
+        total = tl.zeros([R, WIDTH], tl.float32) + (maximum * 0.0)[:, None]  # a row with NaN gets NaN
         for n in range(0, tl.max(support, 0), TOGETHER):
             _, exists, key, p = _entries(KEYS, WEIGHTS, row, support, n + part, CAPACITY)
             total += tl.sum(p[:, :, None] * gathered(V, vj, key, exists, C, WIDTH), 1)
@@ -266,7 +266,7 @@ def _rank(to, cells, block, exists, slot):
 
 @triton.jit
 def _where_same(PAIRS, at, exists, same):
-    """Load slopes and weights `at`, (n,), of PAIRS, as two matrices with zeros where not `same`, (KEY_BLOCK, n)."""
+    """Load pairs at offsets `at` (n,): two matrices (KEY_BLOCK, n), slopes and weights, with zeros where not `same`."""
     kind: tl.constexpr = PAIRS.dtype.element_ty
     if kind == tl.float32:
         both = tl.load(PAIRS + at[:, None] * 2 + tl.arange(0, 2)[None, :], mask=exists[:, None], other=0.0)

@@ -6,7 +6,7 @@ the other pages whose bounds are above it. The tile maxima of keys that are not 
 goes on as if these keys were masked. Queries that share a head of keys share what is read.
 
 With a budget `choose_pages` takes the pages with the largest bounds, `score_pages` reads these alone, and
-`bound_thresholds` bounds the thresholds of what was read, for the certificate.
+`bound_thresholds` bounds the thresholds from the scores that were read, which tells whether a page left out has weight.
 """
 
 import triton
@@ -26,20 +26,21 @@ from contmax.kernels.attention._sizes import ROUNDING_OF_PAGES
 from contmax.kernels.rows._gpu_solve import NOTHING
 
 _ROUNDING = tl.constexpr(ROUNDING_OF_PAGES)
-# The numbers from which `score_pages` bounds a threshold.
+# `score_pages` bounds a threshold from this number of scores.
 _FEW_FIRSTS = tl.constexpr(16)
 
 
 @triton.jit
 def _place_of(ranks, places, turn):
     """The place whose rank is turn + 1; the wanted places have the ranks 1, 2, …, the others 0."""
-    # Loops count turns, and do not visit runs of neighbours inside a while: there Triton would not load ahead.
+    # A loop `for turn in range(…)` finds its page with this sum, because Triton loads ahead in such loops; in nested
+    # loops over runs of neighbouring pages it would not.
     return tl.sum(tl.where(ranks == turn + 1, places, 0), 0)
 
 
 @triton.jit
 def _largest_extras(block, first, extras, ROWS: tl.constexpr, PAGE: tl.constexpr, PAGES: tl.constexpr):
-    """The largest bias of each query's keys in each page, (ROWS, PAGES); NOTHING where it may attend none of them."""
+    """The largest bias for each query and page, (ROWS, PAGES); NOTHING if the query may attend no key of the page."""
     place = tl.arange(0, ROWS)
     j = ((first + tl.arange(0, PAGES)) * PAGE)[:, None] + tl.arange(0, PAGE)[None, :]
     added = tl.full([ROWS, PAGES], NOTHING, tl.float32)
@@ -66,8 +67,9 @@ def bound_pages(
     """Write BOUNDS (B·H·Q, pages): upper bounds of the scores in each page. A program has a group of PAGES pages.
 
     A bound is −∞ where no key may be attended, and +∞ where the numbers of the box are NaN or too large. Without a
-    budget the page with the largest bound of each group is CHOSEN (B·H·Q, pages), uint8; its keys get scores and tile
-    maxima, and FIRSTS (B·H·Q, groups) the largest of the query's scores of keys that any query of the program chose.
+    budget each query chooses the page of the group with the largest bound: CHOSEN (B·H·Q, pages), uint8, gets 1 there.
+    All queries of the program then get scores and tile maxima of all pages that any of them chose, and FIRSTS (B·H·Q,
+    groups) gets the largest of these scores.
     """
     block = queries_of_program(LENGTHS, queries, keys, diagonal, heads, group, CAUSAL, HAS_LENGTHS, ROWS)
     extras = HeadExtras(scale, M, (mb, mh, mi, mj), HAS_MASK, B, (bb, bh, bi, bj), HAS_BIAS)
@@ -139,7 +141,7 @@ def choose_pages(BOUNDS, CHOSEN, pages, budget, ALL_PAGES: tl.constexpr):
 
 @triton.jit
 def _threshold_of(maxima, epsilon, K: tl.constexpr):
-    """A lower bound of τ, (R,), from some scores (R, n) of each row: scores up to it have no weight; −∞ to read all."""
+    """A lower bound of the threshold τ, (R,), from some scores (R, n) of each row; −∞, to read all, without one."""
     maximum = tl.reduce(maxima, 1, larger)
     _, _, below = first_threshold(maxima, maximum, epsilon, K)
     is_bounded = (maximum * 0.0 == 0.0) & (epsilon == epsilon) & (maximum > 0.5 * NOTHING)
@@ -173,9 +175,9 @@ def score_pages(
 
     A program has up to BLOCKS blocks of keys.
 
-    With a budget CHOSEN pages are read. Without one these have their scores already; other pages are read if their
-    BOUNDS are above the row's threshold, which is a bound by FIRSTS and is written to THRESHOLDS. All queries of a
-    program share what is read.
+    With a budget the kernel reads the CHOSEN pages. Without one `bound_pages` has scored these, and the kernel reads
+    the other pages with BOUNDS above a lower bound of the row's threshold, which it computes from FIRSTS and writes to
+    THRESHOLDS. All queries of a program share what is read.
     """
     block = queries_of_program(LENGTHS, queries, keys, diagonal, heads, group, CAUSAL, HAS_LENGTHS, ROWS)
     extras = HeadExtras(scale, M, (mb, mh, mi, mj), HAS_MASK, B, (bb, bh, bi, bj), HAS_BIAS)
@@ -194,7 +196,7 @@ def score_pages(
         of_group = tl.arange(0, GROUPS)
         is_first = block.inside[:, None] & (of_group < groups)[None, :]
         firsts = tl.load(FIRSTS + block.row[:, None] * groups + of_group[None, :], mask=is_first, other=NOTHING)
-        # Every program computes the thresholds of its rows: to save time, take the largest number of several groups.
+        # Every program bounds the thresholds of its rows. To save time, merge groups of pages to their largest score.
         firsts = tl.reduce(tl.reshape(firsts, [ROWS, GROUPS // _FEW_FIRSTS, _FEW_FIRSTS]), 1, larger)
         threshold = _threshold_of(firsts, epsilon_of_heads(A, fixed_epsilon, block.h, PER_HEAD, ROWS), ORDER)
         if tl.program_id(0) == 0:
@@ -208,7 +210,7 @@ def score_pages(
         store_scores(
             SCORES, MAXIMA, K, kj, n, q, block, tiles, queries, group, extras, D, WIDTH, ROWS, COLUMNS, TILES, FEW
         )  # fmt: skip
-    # The scores of pages that are not read stay undefined: their tiles are never live.
+    # The scores of pages that are not read stay undefined: no kernel uses them before `_hide_keys` overwrites them.
     of_tiles = tl.reshape(tl.broadcast_to(hidden[:, None], [BLOCKS, TILES]), [BLOCKS * TILES]) > 0
     at_tile = block.row[:, None] * tiles + (begin // COLUMNS * TILES + tl.arange(0, BLOCKS * TILES))[None, :]
     nothing = tl.full([ROWS, BLOCKS * TILES], NOTHING, tl.float32)

@@ -94,7 +94,7 @@ def keys_of(LENGTHS, b, keys, HAS_LENGTHS: tl.constexpr):
 
 @triton.jit
 def end_of(row, key_count, diagonal, CAUSAL: tl.constexpr):
-    """The end of the keys that a row may attend: the length or the causal mask forbids this and all later keys."""
+    """One past the last key that a row may attend under the length of its sequence and the causal mask."""
     if CAUSAL:
         return tl.minimum(tl.maximum(row + 1 + diagonal, 0), key_count)
     else:
@@ -182,7 +182,7 @@ def next_where(wanted, places, start, other):
 
 @triton.jit
 def larger(a, b):
-    """The larger of a and b; NaN wins."""
+    """The larger of a and b; NaN if either is NaN."""
     return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
 
 
@@ -233,7 +233,7 @@ def dense_rows(
     LIMITS, b, head, block, queries, keys, diagonal, extras, SHIFTS, is_shifted,
     CAUSAL: tl.constexpr, HAS_LENGTHS: tl.constexpr, HAS_SPANS: tl.constexpr, HAS_SHIFTS: tl.constexpr,
 ):  # fmt: skip
-    """The `Rows` of a block. If `is_shifted` (a row may have a shift ≠ 0), `unmasked` is 0, which shifts all scores."""
+    """The `Rows` of a block. If `is_shifted` (a row may have a shift ≠ 0), `unmasked` is 0: all keys get the shift."""
     row = block * DENSE_ROWS
     index, first = row + tl.arange(0, DENSE_ROWS), head * queries + row
     inside = index < queries
@@ -272,8 +272,8 @@ def dense_scores(q, k, n, rows, extras):
 def shift_of_rows(maximum, epsilon, unit):
     """The number to subtract from all scores of a row, (R,): the row's maximum if it is large, else 0.
 
-    Where the scores of a row have a large common offset, `line_of_roots` of the scores themselves would lose the digits
-    that differences of scores still have.
+    A root is an affine function of the score (`line_of_roots`). Where the scores of a row have a large common offset,
+    the two terms of the affine function would be large and cancel, and the root would have few digits.
     """
     return tl.where(tl.abs(maximum * unit) * epsilon > _LARGE, maximum, 0.0)
 
@@ -351,13 +351,13 @@ def state_of_rows(maximum, t, total, epsilon, unit, K: tl.constexpr, ROUGH: tl.c
 
 @triton.jit
 def by_lane(x):
-    """Each thread's sum over its part of a row, (R, LANES), of a matrix product x (R, n), without any exchange."""
+    """Each thread's sum over its part of a row, (R, LANES), of a matrix product x (R, n): threads exchange nothing."""
     return tl.sum(tl.sum(tl.reshape(x, [x.shape[0], x.shape[1] // (2 * LANES), LANES, 2]), 3), 1)
 
 
 @triton.jit
 def by_lane_of_products(a, b):
-    """`by_lane` of a·b. The compiler may not fuse products and sums (`gpu/README.md`), so `tl.fma` fuses half."""
+    """`by_lane` of a·b. The compiler must not fuse products and sums (`gpu/README.md`); `tl.fma` fuses half of them."""
     shape: tl.constexpr = [a.shape[0], a.shape[1] // (2 * LANES), LANES, 2]
     a_left, a_right = tl.split(tl.reshape(a, shape))
     b_left, b_right = tl.split(tl.reshape(b, shape))

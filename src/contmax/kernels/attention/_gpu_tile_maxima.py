@@ -1,15 +1,15 @@
 r"""Tile maxima, the two largest scores of every tile of a row: all that is stored of the product of queries and keys.
 
 In the layout of a matrix product four threads share a row. Of 64 neighbouring keys thread l = 0 … 3 holds the sixteen
-keys 8i + 2l + e, i < 8, e < 2. These keys are a *tile*, so that threads find maxima without any exchange. For long rows
-a tile unites these keys of several neighbouring groups of 64. The place of a score in its tile is written over the last
-bits of the score, of whose 24 bits 15 or more remain for up to 2¹⁸ keys. That is enough for half precision;
-`list_undecided` computes scores of float32 again.
+keys 8i + 2l + e, i < 8, e < 2. These keys are a *tile*, so that threads find maxima without exchanging scores. For
+long rows a tile unites these keys of several neighbouring groups of 64. The place of a score in its tile is written
+over the last bits of the score, of whose 24 bits 15 or more remain for up to 2¹⁸ keys. That is enough for half
+precision; `list_undecided` computes scores of float32 again.
 
 Keys are read from the last to the first, because keys near a query often have the largest scores. A block of keys is
 skipped if each of its scores is more than 1/(α − 1) below a score that its row has already seen, because no
-key of the block has mass. (A product of −∞ in any other block becomes NaN when its place is written over its last bits,
-and then so does its row.)
+key of the block has mass. (In any other block a product of −∞ becomes NaN when its place is written over its last
+bits, and its row becomes NaN.)
 """
 
 import triton
@@ -44,13 +44,13 @@ _SEARCHED_FIRST = tl.constexpr(2)
 
 @triton.jit
 def _merged(a, b, c, d):
-    """The two largest of four numbers a ≥ b and c ≥ d, in falling order; NaN wins."""
+    """The two largest of four numbers a ≥ b and c ≥ d, in falling order; NaN counts as the largest."""
     return larger(a, c), tl.maximum(tl.minimum(a, c), tl.maximum(b, d))
 
 
 @triton.jit
 def _largest(x):
-    """For each row of a block x (R, n), the largest of the scores that each thread holds, (R, LANES); NaN wins."""
+    """For each row of a block x (R, n), the largest of the scores that each thread holds, (R, LANES), or NaN."""
     left, right = tl.split(tl.reshape(x, [x.shape[0], x.shape[1] // 8, LANES, 2]))
     return tl.reduce(larger(left, right), 1, larger)
 
@@ -115,7 +115,7 @@ def _take_block(x, first, second, counts, n, to, COLUMNS: tl.constexpr, WIDE: tl
 
 @triton.jit
 def _bound(best, reach):
-    """Products up to this bound, (R,), `reach` below the largest so far, have no mass.
+    """A bound, (R,), `reach` below the largest product of each row so far: products up to the bound have no mass.
 
     `best`, (R, LANES), is the largest product of each thread so far.
     """
@@ -164,8 +164,8 @@ def tile_maxima(
 ):  # fmt: skip
     """Write MAXIMA (heads, last − begin, tiles, 2) of queries begin … last − 1, but not of tiles beyond the last key.
 
-    Maxima are products ⟨q, k⟩, or scores if there is a bias. Without mask and bias, tiles of skipped blocks, where no
-    key has mass, may get NOTHING.
+    Maxima are products ⟨q, k⟩, or scores if there is a bias. Without mask and bias the kernel may skip a block of keys
+    in which no key has mass; its tiles then get NOTHING (−1e30), like tiles of masked keys.
     """
     block, head, b, h = last_block_and_head(abreast, heads)
     rows = begin + block * ROWS + tl.arange(0, ROWS)

@@ -57,7 +57,7 @@ class AttentionLists(NamedTuple):
     # the blocks of keys first … end − 1.
     dense: Tensor
     # (B·G,), int32, 0 or 1. With lists: whether any row of the key head is in a dense block. Without lists: whether
-    # any of its rows has a shift ≠ 0.
+    # any row of the key head has a shift ≠ 0.
     marks: Tensor
     states: Tensor  # (B·H, Q, 4), float32: what gives p in dense blocks from the scores (`_gpu_scores.state_of_rows`)
     means: Tensor  # (B·H, Q, c), float32: for rows of dense blocks, means of the values with weights p^{2−α}
@@ -80,7 +80,7 @@ class AttentionGradients(NamedTuple):
 
 
 class Bounded(NamedTuple):
-    """What decides which pages of keys are read."""
+    """The numbers that decide which pages of keys are read."""
 
     bounds: Tensor  # upper bounds of the scores in each page, (*batch, H, Q, pages), −∞ where no key may be attended
     chosen: Tensor  # whether a page is read first, (*batch, H, Q, pages)

@@ -16,8 +16,8 @@ LIST_CAPACITY = 128
 DENSE_ROWS = 64
 # Bytes of shared memory per program on Hopper: GPUs with less get smaller blocks.
 _LARGE_CHIP = 227 * 1024
-# In half precision rows of up to _FEW_KEYS keys have no lists. For α ≤ _SMALL_ALPHA lists are long, and the limit is
-# 4·_FEW_KEYS.
+# In half precision rows of up to _FEW_KEYS keys have no lists. For α ≤ _SMALL_ALPHA, where lists are long, rows of up
+# to 4·_FEW_KEYS keys have none.
 _FEW_KEYS, _SMALL_ALPHA = 1024, 1.4
 
 
@@ -136,8 +136,8 @@ _PROGRAMS, _MOST_BLOCKS = 264, 32
 ROUNDING_OF_PAGES = 4e-6
 # Where pages are skipped: pages in a group, one of which is read first.
 PAGES_OF_GROUP = 32
-# Decoding: tiles per block of keys, in rows of up to _MANY_TILES such tiles; in longer rows a block is one tile. The
-# most tiles per row, because one program holds all tile maxima of a row.
+# Decoding: a block of keys has _TILES_OF_BLOCK tiles if a row then has at most _MANY_TILES; in longer rows a block is
+# one tile. A row has at most _MOST_TILES, because one program holds all its tile maxima.
 _TILES_OF_BLOCK, _MANY_TILES, _MOST_TILES = 4, 4096, 2**15
 
 

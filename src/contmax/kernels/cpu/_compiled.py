@@ -45,21 +45,21 @@ def kernel(**options: Any) -> Callable[[Callable[..., None]], Any]:
 def inlined(**options: Any) -> Callable[[Callable[..., Any]], Any]:
     """``numba.njit(**options)`` for functions that the loops over scores call; LLVM always inlines them.
 
-    A loop with a call in it is not vectorised. LLVM alone inlines what it holds to be small, and that depends on the
-    version of Python: numba's code for a function of three results is longer from 3.12 on.
+    A loop with a call in it is not vectorised. By default LLVM inlines only small functions, and their size depends on
+    the version of Python: numba's code for a function of three results is longer from 3.12 on.
     """
     compiled: Callable[[Callable[..., Any]], Any] = njit(forceinline=True, **options)
     return compiled
 
 
 def kept(compiled: Any) -> tuple[str | None, bool]:
-    """The folder that a kernel is cached in, None where there is none, and whether code of today's sources is in it."""
+    """The cache folder of a kernel, None without one; and whether it holds code compiled from the present sources."""
     cache = compiled._cache
     return cache.cache_path, isinstance(cache, _CacheByDigest) and bool(cache._cache_file._load_index())
 
 
 class _TemporaryFolder(UserWideCacheLocator):  # type: ignore[misc]
-    """A folder among the temporary files that nobody else can write: cached code is executed."""
+    """A folder among the temporary files that no other user can write, because cached code is executed."""
 
     def __init__(self, py_func: Any, py_file: str) -> None:
         super().__init__(py_func, py_file)
@@ -91,7 +91,7 @@ class _CacheByDigest(FunctionCache):  # type: ignore[misc]
         self._cache_file._source_stamp = digest_of_sources(_FOLDER)
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        """Write compiled code to the disk; a disk that is full costs the next process time, not this one its result."""
+        """Write compiled code to the disk. If this fails, on a full disk say, the next process has to compile again."""
         with contextlib.suppress(OSError):
             super().save_overload(sig, data)
 

@@ -133,7 +133,7 @@ def _ones(typing_context, mask):  # type: ignore[no-untyped-def]
 def wide_vectors(typing_context):  # type: ignore[no-untyped-def]
     """Let LLVM use vectors of 512 bits in the calling function, where the processor has them.
 
-    LLVM's default is 256 bits, because 512 bits slow old processors down. But then polynomials take twice as long.
+    LLVM's default is 256 bits, because 512 bits slow old processors down. With 256 bits polynomials take twice as long.
     """
 
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# The fewest elements per thread: fewer are computed faster than they are handed to another thread.
+# The fewest elements per thread: to hand fewer to another thread takes longer than to compute them.
 _SMALLEST_SHARE = 32768
 
 
@@ -29,13 +29,13 @@ if hasattr(os, "register_at_fork"):
 
 
 def array_of(tensor: Tensor) -> Any:
-    """The tensor's numbers, in a contiguous array."""
+    """The tensor's numbers in a contiguous NumPy array."""
     # `force` also takes lazy negations (`x.is_neg()`) and ZeroTensors, which have no memory.
     return tensor.contiguous().numpy(force=True)
 
 
 def matrix_of(tensor: Tensor) -> Any:
-    """`array_of` as a matrix, whose rows are those along the tensor's last axis."""
+    """The tensor's numbers as a NumPy matrix, whose rows run along the tensor's last axis."""
     return array_of(tensor).reshape(-1, tensor.shape[-1])
 
 

@@ -9,7 +9,7 @@ _HAS_PTX = tl.constexpr(not triton.knobs.runtime.interpret and torch.version.hip
 
 @triton.jit
 def marked(x, place, BITS: tl.constexpr):
-    """(x & BITS) | place in one instruction: from this expression the compiler would make two."""
+    """(x & BITS) | place as one instruction; the compiler would make two."""
     if _HAS_PTX:
         inputs = [x, tl.full(x.shape, BITS, tl.int32), tl.broadcast_to(place, x.shape)]
         return tl.inline_asm_elementwise("lop3.b32 $0, $1, $2, $3, 0xEA;", "=r,r,r,r", inputs, tl.int32, True, 1)
@@ -40,7 +40,7 @@ def quick_power(u, exponent):
 
 @triton.jit
 def earlier_and_all(x):
-    """For each thread of a warp: how many earlier threads, and how many threads in all, hold an equal x; (32,) each."""
+    """For each thread of a warp: how many earlier threads, and how many threads, hold an equal x; (32,) each."""
     if _HAS_PTX:
         return tl.inline_asm_elementwise(
             """{

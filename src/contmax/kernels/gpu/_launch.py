@@ -90,7 +90,7 @@ def laid_out(x: Tensor) -> Tensor:
 
 
 def side_by_side(x: Tensor) -> Tensor:
-    """x, or a copy: with stride 1 along the last axis, and no postponed negation."""
+    """x, or a copy of x that has stride 1 along the last axis and no postponed negation (`resolved`)."""
     x = resolved(x)
     return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
 
@@ -170,7 +170,7 @@ def forward_block(columns: int, order: int) -> Block:
 
 
 def backward_block(columns: int) -> Block:
-    """The block of a backward pass, which holds more numbers per column than a forward pass."""
+    """The block of a backward pass, for which a program holds more numbers per column than for a forward pass."""
     return _block(columns, 512, 512)
 
 

@@ -15,7 +15,7 @@ from triton.runtime.jit import JITFunction
 _VERSION = triton.__version__.split(".")[:2]
 # Whether compiled kernels of this version take the arguments that `direct_call` prepares.
 LAUNCHES_DIRECTLY = _VERSION in (["3", "6"], ["3", "7"])
-# Whether this version's launcher in Python does nothing but allocate scratch memory and call a launcher in C.
+# Whether this version's launcher in Python only allocates scratch memory and calls a launcher in C.
 HAS_C_LAUNCHER = _VERSION == ["3", "6"]
 _RUNTIME, _COMPILATION = knobs.runtime, knobs.compilation
 # On AMD's chips Triton specialises kernels by more properties of the arguments than `Launch` compares.

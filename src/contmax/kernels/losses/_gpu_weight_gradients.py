@@ -22,8 +22,8 @@ from contmax.kernels.losses._operators import LinearLoss, Supports
 from contmax.kernels.rows._gpu_row_loss import probabilities
 from contmax.kernels.rows._gpu_rows import saturated
 
-# Classes and channels of a program of `_sum_rows`, and its pipeline stages. It has many stages, because loads of hidden
-# vectors wait for loads of their indices.
+# `_sum_rows`: classes and channels per program, and pipeline stages, which are many because loads of hidden vectors
+# wait for loads of their indices.
 _CLASSES, _CHANNELS, _STAGES = 128, 128, 6
 # The number of blocks of classes. Residuals of long tokens are in memory for one block at a time.
 _BLOCKS_OF_CLASSES = 32
@@ -192,7 +192,7 @@ def _sum_rows(
         high = a.to(h.dtype)
         total = tl.dot(high, h, total, input_precision="ieee")
         if h.dtype != tl.float32:
-            # Add the product with what rounding took from the coefficients.
+            # Add the product with the rounding errors of the coefficients.
             total = tl.dot((a - high.to(tl.float32)).to(h.dtype), h, total)
     long = tl.load(LONG)
     columns = tl.program_id(0) * CLASSES + tl.arange(0, CLASSES)
@@ -217,7 +217,8 @@ def _sum_coefficients(
 ):  # fmt: skip
     """Store the gradient of the bias for CLASSES classes.
 
-    They lie in one block of TILE classes: EDGES (from `_sorted_pairs`) says where the pairs of each block begin.
+    The gradient is a sum over pairs (token, class), which `_sorted_pairs` sorted by class, over long tokens, and EVERY
+    (smoothing). The CLASSES classes lie in one block of TILE classes; EDGES says where the pairs of each block begin.
     """
     column = tl.program_id(0) * CLASSES + tl.arange(0, CLASSES)
     c = first_class + column

@@ -1,7 +1,8 @@
 """E_p[ψ] of β-Gaussians of any α ≥ 1 against Gaussian bases on the line, by the mean over the law of the scale.
 
-All arithmetic is in float64, because near α = 1 phases of the integrand are a small number times a large one,
-ν = 1/(α−1) + 3/2. The law needs the variance of a β-Gaussian, η = 1/ν and a normaliser, with their derivatives, all of
+A β-Gaussian is a mixture of Gaussians N(μ, V/s), and the law of the scale is the law of s, given by the number
+ν = 1/(α−1) + 3/2. All arithmetic is in float64, because near α = 1 phases of the integrand are a small number times the
+large ν. The law needs the variance of a β-Gaussian, η = 1/ν and a normaliser, with their derivatives, all of
 them computed once per density. The formulas are in `contmax.densities._profile`, `contmax.numerics._radial` and
 `contmax.expectations._scale_mean`. Functions that underflow on the whole support of a density are skipped. The others
 fill the blocks of `_cpu_scale_path`, where the line is a plane with c = g = 0.

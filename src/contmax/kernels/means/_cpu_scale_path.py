@@ -1,7 +1,10 @@
 """The mean of a Gaussian over the law of its scale, and slopes of this mean, by blocks of pairs, float32 or float64.
 
-The torch reference in `contmax.expectations` (`_scale_mean`, `_gaussian_forms`) explains the algorithm, the numbers a,
-b, c, n, g of a pair, the number ν (`order`) of the law, and the path. A block is one array `w`; its rows lie at known
+A β-Gaussian is a mixture of Gaussians N(μ, V/s), and the law of the scale is the law of s. The torch reference
+in `contmax.expectations` (`_scale_mean`, `_gaussian_forms`) explains the algorithm, the numbers a, b, c, n, g of a
+pair, the number ν (`order`) of the law, and the path of s in the complex plane.
+
+A block is one array `w`; its rows lie at known
 distances, so that LLVM sees that they do not overlap. `f`, the dtype of the array, converts constants to its precision.
 The polynomials of sin and cos are from Cephes, the polynomial of arctan is minimax (Remez).
 """
@@ -15,8 +18,9 @@ from contmax.kernels.cpu import _elementary as fast
 from contmax.kernels.cpu._compiled import inlined, kernel
 from contmax.kernels.cpu._lanes import wide_vectors
 
-# Rows of a block: a, b, c, n, g; the path's vertex, size, bend; the mean; its slopes in a, b, c, n, g, and in ν on a
-# path, or in η = 1/ν on the circle (`integrate`).
+# Rows of a block: the five numbers a, b, c, n, g of a pair (`contmax.expectations._gaussian_forms`); vertex, size and
+# bend of the path of s; the mean; its slopes in a, b, c, n, g, without the factor −½; and its slope in ν, or in η = 1/ν
+# if the nodes lie on a circle (`integrate`).
 A, B, C, N, G, VERTEX, SIZE, BEND, VALUE, BY_A, BY_B, BY_C, BY_N, BY_G, BY_LAW, ROWS = range(16)
 _NEWTON_STEPS = 3
 # arctan x = x + x³ P(x²) for |x| ≤ tan π/8, to 6e-17; sin x = x + x³ S(x²), cos x = 1 − x²/2 + x⁴ C(x²) for |x| ≤ π/4.
@@ -28,7 +32,7 @@ _S0, _S1, _S2 = -1.66666666666666307295e-1, 8.33333333332211858878e-3, -1.984126
 _S3, _S4, _S5 = 2.75573136213857245213e-6, -2.50507477628578072866e-8, 1.58962301576546568060e-10
 _C0, _C1, _C2 = 4.16666666666665929218e-2, -1.38888888888730564116e-3, 2.48015872888517045348e-5
 _C3, _C4, _C5 = -2.75573141792967388112e-7, 2.08757008419747316778e-9, -1.13585365213876817300e-11
-# π/2 in three parts.
+# π/2 as a sum of three numbers, so that x − n·π/2 keeps its digits (Cody and Waite).
 _TURN_HIGH, _TURN_MIDDLE, _TURN_LOW = 1.57079625129699707031, 7.54978941586159635335e-8, 5.39030285815811905290e-15
 _QUARTERS_PER_RADIAN = 0.63661977236758134308
 
@@ -178,7 +182,7 @@ def _add_node(w, order, node):  # type: ignore[no-untyped-def]
 
 @njit(error_model="numpy")
 def path_nodes(rule, f):  # type: ignore[no-untyped-def]
-    """A row for each node u, for `integrate`: sinh u, cosh u, the factors of size and bend in the weight, two zeros."""
+    """One row per node u for `integrate`: sinh u, cosh u, the factors of size and bend in the weight, and two zeros."""
     step = rule[1] / rule[0]
     nodes = np.zeros((int(rule[0]), 6), f)
     for q in range(nodes.shape[0]):

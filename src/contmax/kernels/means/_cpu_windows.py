@@ -84,7 +84,7 @@ def _place(loc, half, order, centre, width, windows, live):  # type: ignore[no-u
 
 @njit
 def _factor(k, from_k):  # type: ignore[no-untyped-def]
-    """(a, b) such that a·u + b is u if k ≥ `from_k`, else 1; four such factors give uᵏ, k ≤ 4, without a branch."""
+    """(a, b) such that a·u + b is u if k ≥ `from_k`, else 1. Four such factors give uᵏ, k ≤ 4, without a branch."""
     one, zero = np.ones_like(k), np.zeros_like(k)
     return (one, zero) if k > from_k - 0.5 else (zero, one)
 

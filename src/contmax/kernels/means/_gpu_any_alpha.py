@@ -52,7 +52,7 @@ def _gamma_ratio(gap):
     scale = 1.0 / (1.0 + offset * size)
     inverse = size * scale
     q = inverse * inverse
-    # The series of ln Γ(w+¾)/Γ(w+¼), made of Euler numbers; three terms suffice for float32, six are used.
+    # The series of ln Γ(w+¾)/Γ(w+¼) has Euler numbers as coefficients. Six terms are used; float32 needs three.
     c_1, c_2, c_3 = 1.0 / 64.0, -5.0 / 2048.0, 61.0 / 49152.0
     c_4, c_5, c_6 = -1385.0 / 1048576.0, 50521.0 / 20971520.0, -2702765.0 / 402653184.0
     value = q * (c_1 + q * (c_2 + q * (c_3 + q * (c_4 + q * (c_5 + q * c_6)))))
@@ -109,7 +109,7 @@ def _tail_law(gap):
 
 @triton.jit
 def _values_and_slopes(mu, scale_ptr, alpha_ptr, row, gap, centre, width, bell_rule, edge_rule, PER_ROW: tl.constexpr):
-    """r; ∂r/∂(μ, length, σ_j, α), length being the rule's b, a or √V; ∂length/∂σ; NaN if μ, σ or α is NaN, else 0."""
+    """r; ∂r/∂(μ, ℓ, σ_j, α), with ℓ the length b, a or √V of the rule; ∂ℓ/∂σ; NaN if μ, σ or α is NaN, else 0."""
     sigma = tl.load(scale_ptr + row).to(tl.float64)
     gap = _gap_in_range(tl.load(alpha_ptr + row).to(tl.float64) - 1.0 if PER_ROW else sigma * 0.0 + gap)
     log_b, weight, by_gap, log_constant, log_slope = _row_law(sigma, gap)
@@ -194,7 +194,7 @@ def any_bwd_kernel(
             mu, scale_ptr, alpha_ptr, row, gap, centre, width, bell_rule, edge_rule, PER_ROW
         )
         offsets = row * row_stride + column.to(tl.int64) * column_stride
-        # NaN in a parameter makes every gradient NaN to which its pairs contribute.
+        # If a parameter is NaN, all gradients to which it contributes become NaN.
         cotangent = tl.load(cotangent_ptr + offsets, known, other=0.0)
         cotangent += tl.where(known, nan + nan_of_row, 0.0)
         place = tl.program_id(1).to(tl.int64) * rows + row

@@ -78,7 +78,7 @@ def contexts_bwd_kernel(
 ):  # fmt: skip
     """If PLACES > 0, each of the first programs writes one density's gradients; others write gradients of values.
 
-    A location has PLACES numbers, a scale PLACES². The shares have SHARES rows per example, of which the first is read.
+    A location has PLACES numbers, a scale PLACES². The shares have SHARES rows per example; the kernel reads the first.
     """
     SCALES: tl.constexpr = PLACES * PLACES
     first = examples if PLACES else 0
@@ -113,13 +113,13 @@ class Contexts:
     """Contexts of values (B, L, D) of one layout, under densities of one kind; tensors are float32, on one device.
 
     Args:
-        shape: of the values.
-        strides: of the values.
+        shape: shape of the values.
+        strides: strides of the values.
         functions: K, the number of functions ψ, which get no gradients.
         dimension: N, 1 or 2.
         k: 1/(α−1), as the families LINE and PLANE of `contmax.kernels.means` take it.
         is_matrix: on the plane, whether the scale is Σ rather than its Cholesky factor.
-        device: of all tensors.
+        device: device of all tensors.
     """
 
     def __init__(

@@ -47,7 +47,11 @@ def _gaussian(mu, sigma, centre, width):
 
 @triton.jit
 def _load_densities(loc_ptr, scale_ptr, row, rows, stretch, K: tl.constexpr, RAISED: tl.constexpr):
-    """μ; the scale, σ if RAISED, else a; a; a clamped; NaN where μ or the scale is NaN, else 0. For k = ∞ a is σ."""
+    """Load a block of densities.
+
+    Returns μ; the scale, σ if RAISED, else a; the half-width a, or σ for k = ∞; a clamped; and a tensor that is NaN
+    where μ or the scale is NaN, else 0.
+    """
     mu, scale = tl.load(loc_ptr + row, row < rows, other=0.0), tl.load(scale_ptr + row, row < rows, other=1.0)
     half = half_width(scale, stretch, K) if RAISED else scale
     return mu, scale, half, length_in_range(half), nan_from(mu, scale)
@@ -91,7 +95,10 @@ def _half_by_scale(half, scale, K: tl.constexpr):
 
 @triton.jit
 def _values_and_slopes(mu, a, inverse_a, centre, width, rule, constant, K: tl.constexpr, PAIRS: tl.constexpr):
-    """r and ∂r/∂(μ, a, σ_j): in closed form for k = ∞, with σ as a; else on windows, where k = 0 counts as narrow."""
+    """r and ∂r/∂(μ, a, σ_j): in closed form for k = ∞ (K < 0), where a is σ; else by quadrature on windows.
+
+    For k = 0 slopes are computed as for a narrow p, by ∫p ψ′, whatever its width.
+    """
     if K < 0:
         r, z, inverse = _gaussian(mu, a, centre, width)
         share = r * inverse
@@ -131,7 +138,7 @@ def line_bwd_kernel(
         centre, width, nan_column = load_functions(centre_ptr, width_ptr, column, column < columns)
         inside = (row < rows)[:, None] & (column < columns)[None, :]
         offsets = row[:, None] * row_stride + column[None, :].to(tl.int64) * column_stride
-        # NaN in a parameter makes every gradient NaN to which its pairs contribute.
+        # If a parameter is NaN, all gradients to which it contributes become NaN.
         cotangent = tl.load(cotangent_ptr + offsets, inside, other=0.0)
         cotangent += tl.where(inside, nan_row[:, None] + nan_column[None, :], 0.0)
         _r, slope, slope_half, slope_width = _values_and_slopes(

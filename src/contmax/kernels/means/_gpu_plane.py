@@ -53,8 +53,9 @@ def _load_densities(loc_ptr, scale_ptr, row, known, factor, power, MATRIX: tl.co
 def _pairs(mu, tril, root, centre_ptr, basis_ptr, column, columns, norm, order, rises, runs, GAUSSIAN: tl.constexpr):
     """r of a block of densities and functions; ∂r/∂(μ, T) with T = √v L; and the tuple `form` for `_through_functions`.
 
-    Let K = L_j⁻¹T, y = L_j⁻¹(μ − μ_j), a = 1/|I + KKᵀ|, √a = `size` and u = √a y. Then (p, q) = Kᵀ(−u₂, u₁), n = u·u
-    and g = p² + q².
+    r depends on a pair by the five numbers a, b, c, n, g of `contmax.expectations._gaussian_forms`. They are computed
+    from K = L_j⁻¹T and y = L_j⁻¹(μ − μ_j): with a = 1/|I + KKᵀ|, √a = `size`, u = √a y and (p, q) = Kᵀ(−u₂, u₁),
+    n = u·u and g = p² + q².
     """
     known = (column < columns)[None, :]
     c_1 = tl.load(centre_ptr + 2 * column[None, :], known, other=0.0)
@@ -65,7 +66,7 @@ def _pairs(mu, tril, root, centre_ptr, basis_ptr, column, columns, norm, order, 
     k_11, k_22, y_1 = tril[0] * root / first, tril[2] * root / second, (mu[0] - c_1) / first
     k_21, y_2 = (tril[1] * root - lower * k_11) / second, (mu[1] - c_2 - lower * y_1) / second
     size = tl.sqrt(1.0 / (1.0 + k_11 * k_11 + k_21 * k_21 + k_22 * k_22 + (k_11 * k_22) * (k_11 * k_22)))
-    # Scale distances before squaring: at 2e19 widths their squares would overflow.
+    # Scale distances before squaring: squares of distances of 2e19 widths would overflow.
     u_1, u_2 = y_1 * size, y_2 * size
     p, q = k_21 * u_1 - k_11 * u_2, k_22 * u_1
     a, crossed = size * size, k_11 * k_22 * size
@@ -99,7 +100,10 @@ def _pairs(mu, tril, root, centre_ptr, basis_ptr, column, columns, norm, order, 
 
 @triton.jit
 def _through_functions(mass, slopes, form):
-    """Slopes in μ_j and L_j from r (`mass`) and its slopes in μ and T; callers may multiply both by a cotangent."""
+    """Slopes of r = E_p[ψ_j] in μ_j and L_j, from r (`mass`) and the slopes of r in μ and T = √v L.
+
+    The result is linear in r and its slopes, so callers may multiply all of them by a cotangent first.
+    """
     by_1, by_2, by_11, by_21, by_22 = slopes
     y_1, y_2, k_11, k_21, k_22, first, second = form
     by_first = -(y_1 * by_1 + k_11 * by_11) - mass / first
@@ -125,7 +129,7 @@ def _through_root(slopes, tril, root, power, MATRIX: tl.constexpr):
 
 @triton.jit
 def _bounded(slope):
-    """The slope, clamped to ±STEEPEST; unlike `bounded` of `_gpu_windows` it does not lose NaN."""
+    """The slope, clamped to ±STEEPEST; NaN remains, unlike in `bounded` of `_gpu_windows`."""
     return tl.where(slope > STEEPEST, STEEPEST, tl.where(slope < -STEEPEST, -STEEPEST, slope))
 
 

@@ -19,7 +19,7 @@ _SMALL, _FAR = tl.constexpr(1e-30), tl.constexpr(1e18)
 # Below this exponent a term is negligible, whatever its phase, so the phase is replaced by 0.
 _LOWEST = tl.constexpr(-87.0)
 _TAN_EIGHTH, _QUARTER_TURN = tl.constexpr(0.41421356), tl.constexpr(0.78539816339)
-# π/2 in three parts.
+# π/2 as a sum of three numbers, so that x − n·π/2 keeps its digits (Cody and Waite).
 _TURN_HIGH, _TURN_MIDDLE = tl.constexpr(1.5703125), tl.constexpr(4.837512969970703125e-4)
 _TURN_LOW, _QUARTERS_PER_RADIAN = tl.constexpr(7.549789948768648e-8), tl.constexpr(0.63661977236)
 
@@ -71,7 +71,7 @@ def _slopes(a, b, c, n, g, s):
 def _place(a, b, c, n, g, order):
     """Vertex, size and bend of each pair's path, s(u) = vertex + bend·(1 − cosh u) + i·size·sinh u.
 
-    The vertex is the saddle point, found by Newton's method in ln s.
+    The vertex is the saddle point of the integrand, found by Newton's method in ln s.
     """
     rest = order - 1.0
     near = n / a

@@ -53,13 +53,13 @@ def shifted(x, r, v, j):  # type: ignore[no-untyped-def]
 
 @inlined(fastmath=fast.CONTRACT)
 def _base(distance, e):  # type: ignore[no-untyped-def]
-    """The root u = [ε(v − t)]₊ for c = 0, from `distance` = v − t and `e` = ε."""
+    """The root u = [ε(v − t)]₊ of a score v, where t is the threshold (c = 0); `distance` is v − t, `e` is ε."""
     return fast.maximum(e * distance, type(distance)(0))
 
 
 @inlined()
 def _distance(v, t, rest):  # type: ignore[no-untyped-def]
-    """v − origin, where the origin has more digits than the dtype of v: it is the sum t + rest."""
+    """v less the origin t + rest, two numbers because the origin has more digits than the dtype of v can hold."""
     return (v - t) - rest
 
 
@@ -72,7 +72,7 @@ def integer_power(u, order):  # type: ignore[no-untyped-def]
 
 @inlined(error_model="numpy", fastmath=fast.CONTRACT)
 def _escort_and_base(distance, e, power):  # type: ignore[no-untyped-def]
-    """Escort s and root u for c = 0, p = s·u; s = 0, u = 1 off the support. `distance` is v − t, `e` ε, `power` k−1."""
+    """Escort s and root u for c = 0, p = s·u; off the support s = 0. `distance` is v − t, `e` ε and `power` k − 1."""
     zero, one = type(distance)(0), type(distance)(1)
     u = e * distance
     inside = u > zero
@@ -83,7 +83,7 @@ def _escort_and_base(distance, e, power):  # type: ignore[no-untyped-def]
 
 @inlined(error_model="numpy", fastmath=fast.CONTRACT)
 def _escort_and_base_from_one(distance, e, power):  # type: ignore[no-untyped-def]
-    """The results of `_escort_and_base`, from the same arguments, for c = 1; they are accurate as α → 1."""
+    """The results of `_escort_and_base`, from the same arguments, for c = 1, which is accurate as α → 1."""
     kind = type(distance)
     zero, one = kind(0), kind(1)
     # For ε < 0 a score of −inf would give y = +inf: take the lowest finite number instead, where p = 0 too.

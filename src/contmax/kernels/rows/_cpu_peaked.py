@@ -63,7 +63,7 @@ def _nearest(v, j, n, threshold):  # type: ignore[no-untyped-def]
 
 @njit(error_model="numpy")
 def sharpen(x, r, row, listed, places, distances, shares, p):  # type: ignore[no-untyped-def]
-    """Write p[r] of a delicate row; return Ω* − max x. `listed`, `places`, `distances` and `shares` are buffers."""
+    """Solve a row that `is_delicate` in float64: write p[r], return Ω* − max x. `listed` … `shares` are buffers."""
     near, a, rough_eps = row.epsilon > _NEAR, normaliser(row), np.finfo(x.dtype).eps
     # The threshold less its largest rounding error: no score up to this number has mass.
     threshold = row.top + (a - row.k) - 64.0 * rough_eps * (1.0 + row.k + abs(row.top))
@@ -103,7 +103,7 @@ def _list(x, r, lowest, listed, places):  # type: ignore[no-untyped-def]
 
 @njit(error_model="numpy")
 def _measure(listed, count, row, near, distances):  # type: ignore[no-untyped-def]
-    """distances ← v + 1/ε if `near`, else v = x − max x, of the listed x, but −inf at maxima; returns their number."""
+    """distances ← v + 1/ε if `near`, else v = x − max x, of the listed x, but −inf at maxima; counts the maxima."""
     top, maxima, rest_of_k = np.float64(row.top), 0, _rest_of_inverse(row.epsilon, row.k)
     for i in range(count):
         x = np.float64(listed[i])

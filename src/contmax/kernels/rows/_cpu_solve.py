@@ -81,15 +81,16 @@ def begin(x, r, epsilon, flat, scores, j, row):  # type: ignore[no-untyped-def]
 
 @njit(error_model="numpy")
 def bound(flat, eps, row):  # type: ignore[no-untyped-def]
-    r"""Start a row with k ≠ 1, 2, 3, 4 from a lower bound of A, and set row.lowest: scores up to it have no mass.
+    r"""Start a row with k ≠ 1, 2, 3, 4 from a lower bound of A, and set row.lowest, a lower bound of the threshold.
 
-    `begin` chose the largest integer m ≤ 4 with m ≤ k = 1/ε. At some a it evaluated S = Σ uᵐ and T = Σ s, where
+    For α > 1 the bound of A comes from the sums of a nearby integer power, which cost no logarithms: `begin` chose the
+    largest integer m ≤ 4 with m ≤ k = 1/ε, and at some number a evaluated S = Σ uᵐ and T = Σ s, where
     u = [1 + (v − a)/m]₊ and s = u^{m−1}. The inequalities of Hölder and Lyapunov give
 
         (Σ p)^ε = ‖[1 + ε(v − A)]₊‖_k ≥ Σ s (1 + ε(v − A)) / ‖s‖_{k/(k−1)},    ‖s‖_{k/(k−1)} ≤ S^{(m−1)ε} T^{1−mε}.
 
-    So Σ p ≥ 1 at A = ⟨s, v⟩/T + (1 − N^{−ε})/ε, N = Tᵐ/S^{m−1}. This bound is exact for N scores that all equal
-    ⟨s, v⟩/T, and equals a Newton step if k = m. For α ≤ 1 the bound is Jensen's, and all scores have mass.
+    So Σ p ≥ 1 at A = ⟨s, v⟩/T + (1 − N^{−ε})/ε with N = Tᵐ/S^{m−1}, and this A is the bound. The bound is exact for N
+    scores that all equal ⟨s, v⟩/T, and is a Newton step if k = m. For α ≤ 1 it is Jensen's, and all scores have mass.
     """
     row.tolerance, row.lowest = np.inf, -np.inf
     if row.order > 0 or not row.top > -np.inf:
@@ -136,7 +137,7 @@ def climb(v, rows, count):  # type: ignore[no-untyped-def]
 
 @njit
 def normaliser(row):  # type: ignore[no-untyped-def]
-    """A of a row, or the current lower bound of A."""
+    """The current lower bound of the normaliser A of a row, which is A once `climb` has finished."""
     return row.origin if row.constant == 1.0 else row.origin + row.k
 
 

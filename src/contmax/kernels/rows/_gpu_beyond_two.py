@@ -77,7 +77,7 @@ def last_log_probability(X, M, at, mask_at, n, lowest, epsilon, HAS_MASK: tl.con
     """ln v with Σ p_i(v) = 1, by Newton's method on the logarithm of Σ (p_i(v) − p_i(0)) within a bracket."""
     base = mass_and_slope(X, M, at, mask_at, n, lowest, epsilon * 0.0 + _LOG_ZERO, epsilon, HAS_MASK, CHUNK)[0]
     room = tl.maximum(1.0 - base, 1e-300)
-    # As v grows from 0, p_m grows by v and every other p_i by at most v: with n < e²² points, room/e²² ≤ v ≤ room.
+    # As v grows from 0, each p_i grows by at most v, p_m by v, all by `room`: with n < e²² points, room/e²² ≤ v ≤ room.
     high = tl.log(room)
     low = high - 22.0
     log_v = high

@@ -59,7 +59,7 @@ def append(VALUES, PLACES, first, count, x, bound, column, CAPACITY: tl.constexp
             largest = tl.max(tl.max(held, 2), 0)
             found = (largest > -float("inf")).to(tl.int32)
             place = count + tl.cumsum(found, 0) - 1
-            # Take the first of equal scores.
+            # If scores are equal, take the first.
             where = tl.where(held == largest[None, :, None], at, 2147483647)
             where = tl.min(tl.min(where, 2), 0)
             fits = (found > 0) & (place < CAPACITY)

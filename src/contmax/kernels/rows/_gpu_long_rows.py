@@ -168,7 +168,7 @@ def solve_long_row(
             # Read the row once more after the last step, for its sums.
             climbing = (not arriving) & (steps < 40)
             if not ROUGH and K != 1 and K <= 2:  # as in `solved_from`
-                # After arriving, continue while Σ p exceeds 1 and steps change t (or A, where |ε| < 0.1).
+                # After a step small enough to stop, continue while Σ p exceeds 1 and steps change t (A, if |ε| < 0.1).
                 near = tl.abs(epsilon) < 0.1
                 moves_on = tl.where(near, normaliser + step != normaliser, t - epsilon * step != t)
                 left = moves_on & exceeds(total, normaliser, t, epsilon, K, ROUGH)

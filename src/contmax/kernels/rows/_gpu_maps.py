@@ -218,7 +218,7 @@ def ready(x: Tensor, alpha: float, dtype: torch.dtype) -> ReadyRows | None:
 
 
 def probabilities(x: Tensor, alpha: float | Tensor, mask: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """p of `dtype`, as `entmax_rows` computes it, by `ReadyRows` where they can."""
+    """The p of `entmax_rows`, in `dtype`, by a cached `ReadyRows` if one launch can compute it."""
     if mask is None and not isinstance(alpha, Tensor):
         found = _ready_rows(x.shape, x.stride(), x.dtype, dtype, x.get_device(), alpha)
         if found is not None:
@@ -229,7 +229,7 @@ def probabilities(x: Tensor, alpha: float | Tensor, mask: Tensor | None, dtype: 
 def gradients(
     p: Tensor, g: Tensor, alpha: float | Tensor, dtype: torch.dtype, needs_alpha: bool
 ) -> tuple[Tensor, Tensor]:
-    """`entmax_rows_backward`, by `ReadyRows` where they can."""
+    """The gradients of `entmax_rows_backward`, by a cached `ReadyRows` if one launch can compute them."""
     if not needs_alpha and not isinstance(alpha, Tensor):
         found = _ready_rows(p.shape, p.stride(), dtype, p.dtype, p.get_device(), alpha)
         grad = None if found is None else found.backward(p, g)
@@ -242,7 +242,7 @@ def gradients(
 def _ready_rows(
     shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype, to: torch.dtype, device: int, alpha: float
 ) -> ReadyRows | None:
-    """`ready`, cached by the properties of the scores that it reads."""
+    """The result of `ready`, cached by the properties of the scores on which it depends."""
     if not 0 < alpha <= 2 or alpha == 1 or not shape or 0 in shape or dtype not in TRITON_DTYPES:
         return None
     kind = Kind(alpha, has_mask=False)

@@ -38,7 +38,7 @@ def store_statistics(STATISTICS, r, exists, width, top, t, total, share):
 
 @triton.jit
 def probabilities(x, top, t, inverse, epsilon, K: tl.constexpr):
-    """p̂ of scores (R, B) from the first three statistics of their rows, (R,)."""
+    """Probabilities p̂ of scores (R, B), from the maximum, t and 1/Σ weights of their rows, (R,) each."""
     return relative_weights(below(x, top), t, epsilon, K)[0] * inverse[:, None]
 
 

@@ -125,7 +125,7 @@ def curvature(p, epsilon, ROUGH: tl.constexpr = False):
 
 @triton.jit
 def unbiased(along, rest, rates, mass):
-    """`along` = Σ s D (g − ⟨g⟩), corrected for the rounding error of ⟨g⟩: but for it `rest` = Σ s (g − ⟨g⟩) would be 0.
+    """`along` = Σ s D (g − ⟨g⟩), corrected for the rounding error of ⟨g⟩, without which `rest` = Σ s (g − ⟨g⟩) is 0.
 
     `rates` is Σ s D, `mass` Σ s; each is (R,). s is p^{2−α}, D `curvature`.
     """

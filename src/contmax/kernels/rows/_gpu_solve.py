@@ -249,9 +249,9 @@ def exceeds(total, normaliser, t, epsilon, K: tl.constexpr, ROUGH: tl.constexpr)
 def first_bound(y, epsilon, B: tl.constexpr):
     """A lower bound of A and its t, each (R,), from the mean of the scores; NaN if a score is NaN.
 
-    p is a convex function of the score, so at the mean of the scores it is at most the mean of all p, 1/B. The bound is
-    the A at which it equals 1/B. Scores below −1/ε have no mass, because A ≥ 0. They count as −1/ε, which raises the
-    mean, and so the bound.
+    p is a convex function of the score, so at the mean of the scores p is at most the mean of all p, 1/B. The bound is
+    the A for which p at the mean is 1/B. Scores below −1/ε have no mass, because A ≥ 0. They count as −1/ε, which
+    raises the mean, and so the bound.
     """
     reaches = epsilon > 1e-3  # else the bound is A ≥ 0
     inverse = 1.0 / tl.where(reaches, epsilon, 1.0)
@@ -288,7 +288,7 @@ def climb(y, epsilon, normaliser, t, K: tl.constexpr, ROUGH: tl.constexpr, TO_TH
 def solve(y, epsilon, normaliser, t, K: tl.constexpr, ROUGH: tl.constexpr):
     """Like `climb`, but for wide rows it first takes only the largest of every four scores.
 
-    The A of these scores is a lower bound of the row's A. They hold nearly all of the mass, so that few of the
+    The A of these scores is a lower bound of the row's A. These scores hold nearly all of the mass, so that few of the
     expensive steps over the whole row remain.
     """
     if y.shape[1] >= (4096 if K > 0 else 512):

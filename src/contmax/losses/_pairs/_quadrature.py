@@ -33,8 +33,8 @@ from contmax.losses._row_losses import not_negative
 
 # Tolerance of ∫p = 1 by the quadrature rule, wide enough for a ln p in float32.
 _MASS_SLACK = 1e-5
-# Tolerance of αs < 1, for a density that grows like x⁻ˢ at distance x from an end of its support. The exponent s is
-# estimated from two points.
+# A density p that grows like x⁻ˢ at distance x from an end of its support has a finite ∫p^α only if αs < 1. This is the
+# tolerance of that test, because s is estimated from two points.
 _GROWTH_SLACK = 1e-6
 # ln|f| from which a negative score f counts as −∞, because its derivatives might overflow. A density below the inverse
 # of this |f| is negligible.

@@ -13,10 +13,10 @@ from torch import Tensor
 from contmax_lab.tasks.lengths._problems import LETTERS, Problem
 
 PARTS = ("train", "valid", "test")
-# Symbols of the recall problem, before its letters.
+# The first symbols of the recall problem; its letters follow.
 SPACE, OF_PAIR, OF_QUERY = range(3)
 QUERIES = 4
-# A word and the value beside it: two letters each, a separator, a space.
+# The symbols of a pair: a word and its value of two letters each, a separator, and a space.
 _PAIR = 6
 _BITS = 0xFFFFFFFF
 _GOLDEN = 0x9E3779B9
@@ -55,11 +55,11 @@ def mixed(x: Tensor) -> Tensor:
 
 
 class _Numbers:
-    """Random numbers of some examples.
+    """The random numbers of some examples; every call draws from a new stream.
 
     Args:
-        key: of the seed and the part of the data.
-        examples: their numbers, (B,).
+        key: the result of `key_of`.
+        examples: numbers of the examples, (B,).
     """
 
     def __init__(self, key: int, examples: Tensor) -> None:
@@ -67,7 +67,7 @@ class _Numbers:
         self._streams = 0
 
     def stream(self) -> Tensor:
-        """A key of each example for numbers that no other stream has, (B, 1)."""
+        """A new key for each example, (B, 1): each call begins another stream of numbers."""
         self._streams += 1
         return mixed((self._examples + self._streams * 0x5BD1E995) & _BITS)
 
@@ -91,7 +91,7 @@ class _Numbers:
 
 
 def key_of(seed: int, part: str) -> int:
-    """The key of the numbers of a part of the data, for a seed of a training; tests do not depend on the seed."""
+    """The key of the random numbers of a part of the data; only the training examples depend on the seed."""
     number = PARTS.index(part) + 1
     return (number * 0x2545F491 + (seed * 0x61C88647 if part == "train" else 0)) & _BITS
 
@@ -100,13 +100,13 @@ def examples(problem: Problem, key: int, numbers: Tensor, length: int | None = N
     """The examples with these numbers.
 
     Args:
-        problem: what they are.
-        key: of `key_of`.
-        numbers: (B,), int64.
-        length: of each source; None = one for each example, from the shortest to the longest of the training.
+        problem: the problem.
+        key: the result of `key_of`.
+        numbers: numbers of the examples, (B,), int64.
+        length: length of every source; None = a random length for each example, within those of the training.
 
     Returns:
-        Sequences as long as the longest that there may be, which for a given length all are.
+        Sequences, padded to the longest that is possible; with a `length` none needs padding.
     """
     draw = _Numbers(key, numbers)
     span = problem.longest - problem.shortest + 1
@@ -149,7 +149,7 @@ def _joined(problem: Problem, source: Tensor, target: Tensor, sources: Tensor, t
 
 
 def pairs_of(length: int | Tensor) -> int | Tensor:
-    """How many pairs of a word and its value a source of this length holds: four fifths of it are pairs."""
+    """How many pairs of a word and its value a source of this length holds: pairs are four fifths of its symbols."""
     return 2 * length // 15
 
 
@@ -158,15 +158,15 @@ def _recalled(
 ) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
     """Sources and targets of the recall problem, and their sizes.
 
-    A pair is ``k k : v v`` and a space, among as many more spaces as make all pairs equally long. After them
-    four words are queried, and the target has their values, in that order.
+    A pair is ``k k : v v`` and a space; further spaces make all pairs of a source equally long. After the pairs come
+    queries of some of their words, and the target consists of the values of these words, in the order of the queries.
     """
     pairs = pairs_of(lengths)
     most = longest // 7 + 1  # a pair has 7 symbols or more
     width = lengths // pairs
     keys, values, before = draw.words(most), draw.words(most), _spaces_before(draw, width, most)
     asked = draw.below(pairs, QUERIES)
-    # With a single length all sources are as long as the pairs, and there is no padding.
+    # With one length for all sources, `size` is the length of their pairs, so that there is no padding.
     size = int(longest // int(pairs_of(longest)) * int(pairs_of(longest))) if whole else longest
     place = torch.arange(size, device=lengths.device)
     pair = (place // width).clamp(max=most - 1)
@@ -191,7 +191,7 @@ def _recalled(
 def _spaces_before(draw: _Numbers, width: Tensor, count: int) -> Tensor:
     """How many of the `width` − 6 spaces of each pair stand before it, (B, count).
 
-    They are chosen, without replacement, from `width` − 1 places before the pair and `width` − 3 after it.
+    The places of the spaces are drawn without replacement from `width` − 1 before the pair and `width` − 3 after it.
     """
     before = torch.zeros_like(width).expand(-1, count)
     for chosen in range(3):  # width is at most 9

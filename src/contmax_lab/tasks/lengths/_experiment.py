@@ -13,8 +13,8 @@ from contmax_lab.tasks.lengths._slices import Done, chosen_rate, read_cells, tra
 _LONGER = ", chosen at a longer length"
 _BASELINE = KINDS["softmax"].label
 _FACTORS = sorted({factor for problem in PROBLEMS.values() for factor in problem.factors})
-# Vasylenko et al. 2025, table 1, positions as here, exact match in per cent by multiple of the training length.
-# Quoted from others who print these figures beside their own; the paper itself could not be read here.
+# Vasylenko et al. 2025, table 1: exact match in per cent by multiple of the training length, with the positions that we
+# use. The figures are quoted from others who print them beside their own; we could not read the paper itself.
 _QUOTED = "published, quoted"
 _PUBLISHED: dict[str, dict[str, dict[float, float]]] = {
     "Softmax": {
@@ -33,7 +33,7 @@ _PUBLISHED: dict[str, dict[str, dict[float, float]]] = {
 
 
 def _key(factor: float) -> str:
-    """The name of a multiple in results: a dot would begin another one.
+    """The name of a multiple in results. It has no dot, because a dot separates names.
 
     Example:
         >>> _key(1.5)
@@ -95,7 +95,7 @@ LENGTHS = Table(
 
 
 def outcomes(runs: Path) -> list[tuple[TableCell, dict[str, Any]]]:
-    """The cells of the table that are done: of each row, problem and seed, the training with the chosen rate."""
+    """The finished cells of the table: for each row, problem and seed, the training with the chosen learning rate."""
     done = read_cells(runs)
     steps = {problem: _steps(done, problem) for problem in PROBLEMS}
     found = []
@@ -112,7 +112,10 @@ def outcomes(runs: Path) -> list[tuple[TableCell, dict[str, Any]]]:
 
 
 def _steps(done: Done, problem: str) -> int:
-    """The number of steps that most trainings of a problem have, of several the largest: a table must not mix two."""
+    """The number of steps that most trainings of a problem have; among equally frequent numbers the largest.
+
+    A table must not mix trainings of different numbers of steps.
+    """
     counts = collections.Counter(cell.steps for cell in done if cell.problem == problem)
     return max(counts, key=lambda steps: (counts[steps], steps), default=0)
 

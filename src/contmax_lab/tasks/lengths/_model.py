@@ -12,10 +12,10 @@ from torch.nn import functional as F
 from contmax.nn import EntmaxAttention
 from contmax_lab.tasks.lengths._problems import Kind, Problem
 
-# Deviation of the weights as initialised, times the root of the width: 0.02 for 256 channels.
+# Initial standard deviation of the weights, times the square root of the width: 0.02 for 256 channels.
 _DEVIATION = 0.32
 _EPSILON = 1e-6
-# torch's softmax attention holds a bias for each pair of positions: beyond this many keys it takes blocks of queries.
+# torch's softmax attention stores a bias for each pair of positions: with more keys than this, take queries in blocks.
 _MOST_KEYS, _BLOCK = 4096, 1024
 
 
@@ -40,7 +40,7 @@ def fed_forward(
 
 
 class Parts(NamedTuple):
-    """The functions of which a layer consists beside its attention, as they are or compiled."""
+    """The functions of a layer other than its attention; `compiled_parts` has them compiled."""
 
     normed: Callable[[Tensor, Tensor, torch.dtype], Tensor] = normed
     added: Callable[[Tensor, Tensor, Tensor], Tensor] = added
@@ -49,7 +49,7 @@ class Parts(NamedTuple):
 
 @functools.cache
 def compiled_parts() -> Parts:
-    """The parts compiled by torch, once for all layers of all models of one size, as weights are arguments."""
+    """The parts compiled by torch. Weights are arguments, so all layers of all models of one size share the code."""
     return Parts(*(torch.compile(part, dynamic=False) for part in Parts()))
 
 
@@ -143,7 +143,7 @@ class Network(nn.Module):
     def forward(self, tokens: Tensor, last: int | None = None) -> Tensor:
         """Logits (B, n, symbols) of the symbols that come after the last n ones; after all of them by default."""
         dtype = torch.bfloat16 if tokens.is_cuda else torch.float32
-        # A product instead of a look-up: its derivative is one too, and not a sum in some order.
+        # Use a matrix product, not a look-up: the derivative of a look-up adds numbers in an arbitrary order.
         chosen = (tokens.unsqueeze(-1) == torch.arange(len(self.symbols), device=tokens.device)).to(dtype)
         x = (chosen @ self.symbols.to(dtype)).float() * math.sqrt(self.symbols.shape[1])
         for layer in self.layers:

@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Literal, NamedTuple
 
-# The longest sequences of a training; lengths of tests are multiples of it.
+# The length of the longest sequences in training; test lengths are multiples of it.
 LONGEST, SHORTEST = 64, 32
 FIRST_SEED = 0
 SEEDS = (0, 1, 2)
@@ -58,7 +58,7 @@ PROBLEMS: dict[str, Problem] = {
         Problem("recall", 4, 16, 512, 2e-4, 390_625, (1, 2, 4, 16, 64, 256, 1024), 1024, words=LETTERS + 3),
     )
 }
-# Only with the first seed: one example has 65,536 tokens.
+# Multiples from this one on are tested with the first seed only, because one example has 65,536 tokens or more.
 ONCE = 1024
 
 
@@ -91,7 +91,7 @@ MORE = {
     "annealed": Kind("ASEntmax, α rises over half", 1.5, "adaptive", rise=0.5),
 }
 KINDS = MAIN | MORE
-# Multiples of the learning rate of the authors.
+# The learning rates that every row tries, as multiples of the learning rate of the authors.
 RATES = (1.0, 2.5)
 
 

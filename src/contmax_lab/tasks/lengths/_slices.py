@@ -1,4 +1,4 @@
-"""Which cells are left, in what order, and how a slice of time trains as many of them as it can."""
+"""Which cells are left, their order, and `train_slice`, which trains as many of them as a time limit allows."""
 
 import contextlib
 import json
@@ -16,9 +16,9 @@ from contmax_lab.provenance import provenance
 from contmax_lab.tasks.lengths._problems import FIRST_SEED, MAIN, MORE, PROBLEMS, RATES, SEEDS, Cell, Problem
 from contmax_lab.tasks.lengths._training import VALIDATIONS, Training
 
-# Steps are this fraction of those of the authors.
+# A training takes 1/SHARE of the steps of the authors.
 SHARE = 20
-# Models side by side on a GPU.
+# The number of models that are trained side by side on a GPU.
 SIDE_BY_SIDE = 4
 FILE = "cells.jsonl"
 Done = Mapping[Cell, dict[str, Any]]
@@ -58,7 +58,7 @@ def read_cells(runs: Path) -> dict[Cell, dict[str, Any]]:
 
 
 def store(runs: Path, results: Mapping[str, Any]) -> None:
-    """Add the results of a cell to the file: the new file is there completely, or the old one stays."""
+    """Add the results of a cell to the file, which is replaced as a whole: an interruption leaves the old file."""
     path, aside = runs / FILE, runs / f".{FILE}.partial"
     runs.mkdir(parents=True, exist_ok=True)
     before = path.read_text(encoding="utf-8") if path.is_file() else ""
@@ -72,9 +72,9 @@ def store(runs: Path, results: Mapping[str, Any]) -> None:
 
 
 def chosen_rate(done: Done, problem: str, kind: str, steps: int) -> float | None:
-    """The multiple of the learning rate that a row takes: best at length 64 of the validation, with the first seed.
+    """The multiple of the learning rate that is best for a row, by validation at length 64 with the first seed.
 
-    None = not all rates have been tried.
+    The result is None if not all rates have been tried.
     """
     tried = {rate: done.get(Cell(problem, kind, FIRST_SEED, rate, steps)) for rate in RATES}
     scores = {}
@@ -89,8 +89,8 @@ def chosen_rate(done: Done, problem: str, kind: str, steps: int) -> float | None
 def cells_left(done: Done, problems: Sequence[str], share: int) -> Iterator[list[Cell]]:
     """Groups of cells that may be trained now, in the order in which they should be.
 
-    The four main rows of all problems come before the two others; of a problem, all learning rates with the first seed
-    come before the other seeds, which wait for the better rate.
+    The main rows of all problems come before the other rows. Within a problem, trainings with the first seed try all
+    learning rates; then the other seeds follow, with the better rate.
     """
     for kinds in (MAIN, MORE):
         for problem in problems:
@@ -122,7 +122,7 @@ def train_slice(
 
     Args:
         runs: folder of the file of results, which gets a line whenever a cell is done.
-        budget_minutes: no group of cells begins, or goes on, that would take longer; 0 = no limit.
+        budget_minutes: time limit; a group of cells that would exceed it is not begun, or stopped; 0 = no limit.
         share: steps are one `share`-th of those of the authors.
         side_by_side: cells at a time.
         problems: their names, in order.
@@ -153,7 +153,7 @@ def train_slice(
 
 
 def _expected_seconds(done: Done, group: Sequence[Cell], device: torch.device) -> float:
-    """How long a group of cells takes, as a like one has taken on such a device, or 0 if there was none."""
+    """How long a group of cells takes, estimated from similar cells that ran on this type of device; 0 without any."""
     gpu = torch.cuda.get_device_name(device) if device.type == "cuda" else None
     like = [
         results["steps_per_second"]
@@ -191,7 +191,8 @@ def _trained(
         now = time.monotonic()
         rates.append(len(group) * (place - taken) / (now - last))
         _say(f"  step {place}, {rates[-1]:.0f} steps/s of all; " + "; ".join(_shown(t) for t in trainings))
-        # Some steps compile kernels, at first and when α has risen: the fastest say how long the rest will take.
+        # Steps that compile kernels (the first, and the first after α has risen) are slow: estimate the rest from the
+        # fastest.
         ahead = now + len(group) * (steps - place) / max(rates)
         if deadline is not None and len(rates) > 2 and ahead > deadline:
             raise _out_of_time(done, f"these cells would take {ahead - now:.0f} s more, and are begun again")

@@ -13,19 +13,20 @@ from contmax_lab.tasks.lengths._examples import examples, key_of
 from contmax_lab.tasks.lengths._model import Network, Parts, compiled_parts
 from contmax_lab.tasks.lengths._problems import FIRST_SEED, KINDS, ONCE, Cell, Problem
 
-# A head's α is a sigmoid of one number: at the pace of weights it would stay where it begins.
+# The learning rate of a learned α, as a multiple of that of the weights. A head's α is a sigmoid of one number, which
+# would hardly move at the learning rate of the weights.
 _PACE_OF_ALPHA = 30.0
 _LARGEST_NORM = 1.0
-# Where α begins to rise: nearly softmax.
+# The first α of rows in which α rises: nearly softmax.
 _FIRST_ALPHA = 1.05
 _BETAS = (0.9, 0.99)
-# Validations of a training, each on this many examples of each length.
+# The number of validations of a training, and the examples of each length in a validation.
 VALIDATIONS, VALIDATION_EXAMPLES = 20, 256
-# Tests: as many examples as hold these tokens in all, but neither fewer nor more than that.
+# A test has about _TEST_TOKENS tokens, but at least _FEWEST and at most _MOST examples.
 _TEST_TOKENS, _FEWEST, _MOST = 2**21, 32, 1000
-# Tokens that are computed at once where no gradient is needed.
+# The most tokens in memory at once where no gradient is needed.
 _TOKENS_AT_ONCE = 2**18
-# A loss that is not finite, where a number is needed.
+# This number stands for a validation loss that is not finite.
 _WORST = 1e9
 
 
@@ -37,9 +38,9 @@ class Training:
     computed on the device.
 
     Args:
-        cell: what to train.
-        problem: its sizes.
-        device: where.
+        cell: problem, row, seed, learning rate and number of steps.
+        problem: the sizes of the problem and of the model.
+        device: the device.
     """
 
     def __init__(self, cell: Cell, problem: Problem, device: torch.device) -> None:
@@ -49,14 +50,15 @@ class Training:
         self._parts = compiled_parts() if device.type == "cuda" else Parts()
         share = problem.warm_up / problem.steps
         self.warm_up = max(1, round(share * cell.steps))
-        # α rises with the learning rate, so that no key is out of reach before the model has learned anything.
+        # α rises during the warm-up or a share of the training: with a larger α from the start, keys would get weight
+        # 0, and so no gradient, before the model has learned anything.
         self.rise = self.warm_up if self.kind.rise is None else round(self.kind.rise * cell.steps)
         self.rises = self.kind.alpha > 1 and not self.kind.learned
         self.done, self.curve = 0, list[dict[str, float]]()
-        # Way of choosing → score, step, weights.
+        # Maps the criterion for choosing weights, "short" or "longer", to score, step and weights.
         self.best: dict[str, tuple[tuple[float, ...], int, dict[str, Tensor]]] = {}
         self._key = key_of(cell.seed, "train")
-        # Written by the steps themselves.
+        # The steps write these tensors on the device.
         self._step = torch.zeros((), dtype=torch.long, device=device)
         self._alpha = torch.ones((), device=device)
         self._sums = torch.zeros(2, device=device)
@@ -106,14 +108,14 @@ class Training:
         norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
         is_bad = ~(norm.isfinite() & loss.isfinite())
         torch._foreach_mul_(gradients, (_LARGEST_NORM / (norm + 1e-6)).clamp(max=1))
-        # Fused optimizers skip a step whose `found_inf` is 1, moments included.
+        # If `found_inf` is 1, fused optimizers change neither weights nor moments.
         self._optimizer.found_inf = is_bad.float()  # type: ignore[attr-defined]
         self._optimizer.step()
         self._sums += torch.stack([torch.where(is_bad, 0, loss.detach()), is_bad])
         self._step += 1
 
     def _set_pace(self) -> None:
-        """The learning rate, and while it rises α, of the current step."""
+        """Set the learning rate of the current step, and α if it rises."""
         step, steps = self._step, self.cell.steps
         share = ((step - self.warm_up) / max(1, steps - self.warm_up)).clamp(min=0)
         rate = torch.where(step < self.warm_up, (step + 1) / self.warm_up, 0.5 * (1 + torch.cos(math.pi * share)))
@@ -127,8 +129,8 @@ class Training:
     def validate(self) -> None:
         """Add a point to the curve, and keep the weights if they are the best so far.
 
-        The best are those with most exact matches at length 64 and the smallest loss among these; beside them, in the
-        way of the authors, those with most exact matches at a longer length. Weights are not chosen while α rises.
+        The best weights have the most exact matches at length 64 and, among these, the smallest loss. A second set of
+        weights is chosen as the authors do, by exact matches at a longer length. No weights are chosen while α rises.
         """
         loss, skipped = self._sums.tolist()
         self._sums.zero_()
@@ -151,8 +153,8 @@ class Training:
     def measured(self, part: str, length: int, count: int) -> tuple[Tensor, Tensor]:
         """Whether each example is exactly right, and its mean loss per symbol, (count,).
 
-        The model reads the right symbols up to each place. It is right in all of them exactly if greedy decoding, which
-        reads its own, makes the right sequence and its end.
+        The model reads the correct symbols before each position. All its predictions are right if and only if greedy
+        decoding, in which the model reads its own symbols, produces the right sequence and ends it.
         """
         self.network.parts = Parts()
         key, found = key_of(self.cell.seed, part), list[tuple[Tensor, Tensor]]()
@@ -173,7 +175,7 @@ class Training:
         return torch.cat(matches), torch.cat(losses)
 
     def results(self, seconds: float, side_by_side: int) -> dict[str, Any]:
-        """What is stored of the training: the curve, and the share of exact matches of the chosen weights."""
+        """The results that are stored: settings, times, the curve, and the tests of the chosen weights."""
         chosen = dict[str, dict[str, Any]]()
         begun = time.monotonic()
         for name, (_, step, weights) in self.best.items():
@@ -195,7 +197,7 @@ class Training:
         }
 
     def _tests(self) -> dict[str, dict[str, float | None]]:
-        """Of each multiple of the training length, the share of exact matches, the loss, and how many were tested."""
+        """The share of exact matches, the loss and the number of examples, for each multiple of the training length."""
         found = dict[str, dict[str, float | None]]()
         for factor in self.problem.factors:
             if factor >= ONCE and self.cell.seed != FIRST_SEED:

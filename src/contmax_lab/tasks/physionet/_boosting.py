@@ -1,4 +1,4 @@
-"""Gradient boosting of trees by scikit-learn, as tensors: what was fitted on one machine is read on any other."""
+"""Gradient-boosted trees, grown by scikit-learn and stored as tensors, so that predicting needs torch alone."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from contmax_lab.contract import Batch
 from contmax_lab.packages import require
 from contmax_lab.tasks.physionet import PhysionetModel
 
-# Trees that are grown; those up to the least validation loss are kept.
+# The number of trees that are grown. Trees after the one with the least validation loss are set to 0.
 TREES = 300
 _REGULARISATION = 5.0
 _LEAST_IN_LEAF = 20
@@ -19,7 +19,7 @@ class Boosting(nn.Module):
     """Boosted trees on the summary of a stay.
 
     Args:
-        model: its configuration.
+        model: configuration of the trees.
 
     Example:
         >>> Boosting(PhysionetModel(kind="boosting"))({"summary": torch.zeros(3, 120)})
@@ -37,18 +37,18 @@ class Boosting(nn.Module):
         nodes = 2 * model.leaves - 1
         self.register_buffer("feature", torch.zeros(TREES, nodes, dtype=torch.int64))
         self.register_buffer("threshold", torch.zeros(TREES, nodes))
-        # Both branches of a leaf are the leaf.
+        # Both branches of a leaf lead to the leaf, so that a walk from the root may take any number of steps.
         self.register_buffer("branches", torch.zeros(TREES, nodes, 2, dtype=torch.int64))
         self.register_buffer("value", torch.zeros(TREES, nodes))
-        # The only number that steps of gradient could change.
+        # This is the only number that an optimizer could change.
         self.offset = nn.Parameter(torch.zeros(()))
 
     def fit(self, train: tuple[Tensor, Tensor], valid: tuple[Tensor, Tensor], seed: int) -> None:
-        """Grow trees on the training stays; keep as many as have the least loss on the validation stays.
+        """Grow trees on the training stays, and use the number of trees with the least loss on the validation stays.
 
         Args:
             train, valid: summaries (B, S) and deaths (B,).
-            seed: of the choices that scikit-learn draws.
+            seed: seed of scikit-learn's random choices.
         """
         ensemble = require("sklearn.ensemble", "Gradient boosting")
         grower = ensemble.HistGradientBoostingClassifier(
@@ -82,7 +82,7 @@ class Boosting(nn.Module):
             self.offset.copy_(torch.tensor(float(grower._baseline_prediction.item())))
 
     def _of_trees(self, summary: Tensor) -> Tensor:
-        """What each tree says of each stay, (B, trees)."""
+        """The value of each tree for each stay, (B, trees)."""
         tree = torch.arange(TREES, device=summary.device)
         node = torch.zeros(len(summary), TREES, dtype=torch.int64, device=summary.device)
         for _ in range(self.model.leaves - 1):

@@ -13,7 +13,7 @@ from contmax_lab.tasks.physionet._intervals import Intervals
 from contmax_lab.tasks.physionet._reading import HOURS, VARIABLES
 from contmax_lab.tasks.physionet._stays import Stays, hours_of
 
-# Variables that are drawn, and intervals of each.
+# How many variables are drawn, and how many intervals of each.
 _MOST, _INTERVALS = 5, 2
 _POINTS = 200
 
@@ -22,7 +22,7 @@ def picture(run: TrainedRun, examples: Sequence[int] = ()) -> Figure:
     """Observations of a stay over its hours, and the intervals that the model looks at.
 
     Args:
-        run: whose model has intervals.
+        run: a run whose model has intervals.
         examples: the first is drawn; by default a validation stay with many observations whose patient died.
     """
     model, stays = cast(Intervals, run.model), cast(Stays, run.splits.valid)

@@ -1,4 +1,7 @@
-"""Learned intervals of each variable: continuous, or discrete in one frame that differs in nothing but the weights."""
+"""A network that looks at learned intervals of each variable, by densities or, as a control, by discrete weights.
+
+The control uses the network unchanged except for the weights.
+"""
 
 import math
 
@@ -14,26 +17,27 @@ from contmax_lab.tasks.physionet._start import LinearStart
 from contmax_lab.tasks.physionet._stays import CHANNELS, basis_of, hours_of
 
 _C = len(VARIABLES)
-# The deviation of a density stays inside of these.
+# Bounds of the standard deviation of a density.
 _NARROWEST, _WIDEST = 0.02, 0.6
 _LARGEST = 4.0
-# Rates of sines and cosines of the time that weights by scores see.
+# For `weighing="scores"`: frequencies, as multiples of π, of the sines and cosines of the time.
 _RATES = (1.0, 2.0, 4.0, 8.0)
 
 
 class Intervals(LinearStart):
-    r"""For each variable c and head j an interval of the time before its last observation; what it held decides.
+    r"""Predicts from what each variable c did in learned intervals j of the time before its last observation.
 
     .. math:: m_{cj} = E_{p_{cj}}[V_c] \;\text{or}\; \sum_\ell w_{cj\ell}\,h_\ell, \qquad
               n_{cj} = E_{p_{cj}}[\lambda_c] \;\text{or}\; \sum_\ell k_{cj}(t_\ell)
 
-    V is the signal of the value and of what is above and below half a deviation, λ the intensity of its observations.
-    The decision is linear in these and the summary of the stay, solved for before the training, plus a hidden layer.
+    V is the signal through three channels: the value, and its excess above and below half a standard deviation; λ is
+    the intensity of the observations. The logit is a linear function of m, ln(1 + n) and the summary of the stay,
+    which begins as a logistic regression, plus the output of a hidden layer.
 
     Args:
-        model: its configuration.
-        data: the functions of the signals.
-        numbers: S, of a summary.
+        model: configuration of the network.
+        data: settings of the data, which define the basis functions of the signals.
+        numbers: S, the numbers in the summary of a stay.
 
     Example:
         >>> network = Intervals(PhysionetModel(heads=2), PhysionetData(), numbers=120)
@@ -57,40 +61,40 @@ class Intervals(LinearStart):
         self.dropout = nn.Dropout(model.dropout)
         self.hidden = nn.Linear(self.skip.in_features, model.hidden_dim)
         self.decide = nn.Linear(model.hidden_dim, 1)
-        # The hidden layer begins with nothing to say, so that training begins with the linear decision.
+        # The output of the hidden layer begins at 0, so that training begins with the linear decision.
         nn.init.zeros_(self.decide.weight)
         nn.init.zeros_(self.decide.bias)
 
     @property
     def alpha(self) -> Tensor:
-        """Of each variable, (C, 1)."""
+        """α of each variable, (C, 1)."""
         return torch.as_tensor(self.index.alpha, dtype=torch.float32).expand(_C).unsqueeze(-1)
 
     @property
     def scale(self) -> Tensor:
-        """Deviation of each density, (C, J)."""
+        """Standard deviation of each density, (C, J)."""
         return self.log_scale.exp().clamp(_NARROWEST, _WIDEST)
 
     def densities(self) -> contmax.densities.BetaGaussian:
-        """Of each variable and head, over positions, batch shape (C, J)."""
+        """One density over positions for each variable and head, batch shape (C, J)."""
         alpha = self.index.alpha
         if self.index.alpha_logit is not None:
             alpha = torch.as_tensor(alpha).unsqueeze(-1).expand(_C, self.heads)
         elif isinstance(alpha, Tensor):
-            # One number for all variables: its formula is simpler than that of many.
+            # All variables share α: pass a float, whose formulas are cheaper than those of a tensor α.
             alpha = float(alpha.flatten()[0])
         variance: Tensor = self.scale.square()
         return contmax.densities.BetaGaussian.from_moments(self.location, variance, alpha)
 
     def features(self, batch: Batch) -> Tensor:
-        """The summary and what the intervals held, (B, S + 4·C·J)."""
+        """The summary, and for each interval three means and an amount of observations, (B, S + 4·C·J)."""
         held = self._of_signals(batch["signals"]) if self.weighing == "continuous" else self._of_observations(batch)
         means, amounts = held[..., :CHANNELS], held[..., CHANNELS:]
         pooled = torch.cat([means.clamp(-_LARGEST, _LARGEST), amounts.relu().log1p()], -1)
         return torch.cat([batch["summary"], pooled.flatten(1)], -1)
 
     def _of_signals(self, signals: Tensor) -> Tensor:
-        """E_p of all channels of the signals, (B, C, K, 4) → (B, C, J, 4)."""
+        """Expectations of all channels of the signals under the densities, (B, C, K, 4) → (B, C, J, 4)."""
         r = contmax.expectation(self.densities(), self.basis).to(signals.dtype)
         flat = signals.permute(1, 2, 0, 3).flatten(2)
         held: Tensor = (r @ flat).unflatten(-1, (len(signals), -1)).permute(2, 0, 1, 3)
@@ -106,10 +110,11 @@ class Intervals(LinearStart):
         return held
 
     def weights(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
-        """Weights of single observations, which sum to 1 in each variable; kernels of their times; their sequences.
+        """Weights of single observations, which sum to 1 over a variable of a stay; Gaussian kernels of their times.
 
         Returns:
-            Weights and kernels, (B, L, J), 0 where padded; the number of the sequence, (B, L).
+            Weights and kernels, (B, L, J), 0 where padded; and the index of each observation's sequence (a variable
+            of a stay), (B, L).
         """
         variable, mask = batch["variable"], batch["mask"].unsqueeze(-1)
         group = variable + _C * torch.arange(len(variable), device=variable.device).unsqueeze(-1)
@@ -129,7 +134,7 @@ class Intervals(LinearStart):
         values = torch.where(batch["mask"], batch["values"], 0.0)
         seen = torch.stack([values, before], -1)
         inputs = torch.cat([seen, angles.sin(), angles.cos(), self.embedding(batch["variable"])], -1)
-        # Bounded, so that no exponential overflows.
+        # Scores are bounded by ±8, so that no exponential overflows.
         scores: Tensor = 8 * torch.tanh(self.score(inputs) / 8)
         return scores
 
@@ -143,7 +148,7 @@ class Intervals(LinearStart):
     # -- where it looks ------------------------------------------------------------------------------------------------
 
     def importance(self) -> Tensor:
-        """How much the decision depends on what each interval held: sums of |weights| of the linear part, (C, J)."""
+        """How much the decision depends on each interval: the sum of its |weights| in the linear part, (C, J)."""
         own = self.skip.weight.squeeze(0)[-_C * self.heads * (CHANNELS + 1) :]
         return own.abs().view(_C, self.heads, CHANNELS + 1).sum(-1)
 
@@ -166,7 +171,10 @@ class Intervals(LinearStart):
         return relevance * batch["mask"]
 
     def interval_hours(self) -> Tensor:
-        """Both ends of what each density sees, in hours before the last observation, (C, J, 2); α = 1: 2 deviations."""
+        """Both ends of the support of each density, in hours before the last observation, (C, J, 2).
+
+        If the support is unbounded, the ends are two standard deviations from the mean.
+        """
         densities = self.densities()
         reach = torch.as_tensor(densities.half_width)
         reach = torch.where(reach.isfinite(), reach, 2 * self.scale)
@@ -175,6 +183,6 @@ class Intervals(LinearStart):
 
 
 def _sums(each: Tensor, group: Tensor, batch: int) -> Tensor:
-    """Sums over the observations of each sequence, (B, L, …) → (B·C, …)."""
+    """Sums over the observations of each sequence (a variable of a stay), (B, L, …) → (B·C, …)."""
     found = each.new_zeros(batch * _C, *each.shape[2:])
     return found.index_add(0, group.flatten(), each.flatten(0, 1))

@@ -1,4 +1,4 @@
-"""The files of the challenge, one for each stay, become one small file that is all that a training needs."""
+"""Reads the files of the challenge, one per stay, into one small file, which is all that a training needs."""
 
 import dataclasses
 import functools
@@ -108,14 +108,14 @@ def write(folder: Path, sets: dict[str, tuple[Path, list[Path]]]) -> None:
         counts=counts,
         minutes=np.array([minute for _, minute, _ in observations], np.uint16),
         values=values,
-        # There are fewer different values than 2¹⁶, and their numbers compress better than they do.
+        # There are fewer than 2¹⁶ distinct values: store an index for each value, because indices compress better.
         codes=codes.astype(np.uint16 if len(values) <= 2**16 else np.uint32),
     )
 
 
 @functools.lru_cache(maxsize=2)
 def read(folder: Path) -> Records:
-    """The stays of a prepared folder; a table asks for them hundreds of times.
+    """The stays of a prepared folder, cached because the cells of a table read them hundreds of times.
 
     Raises:
         LabError: if the file is damaged.
@@ -152,7 +152,7 @@ def _read_outcomes(path: Path) -> dict[int, int]:
 
 
 def _read_stay(path: Path) -> tuple[int, list[float], list[tuple[int, int, float]]]:
-    """The record, what is static, and observations: variable, minute, value.
+    """The record number, the static numbers, and the observations as (variable, minute, value).
 
     Unknown static values are −1, as are unknown weights; a weight of 0 is unknown too.
     """
@@ -167,7 +167,7 @@ def _read_stay(path: Path) -> tuple[int, list[float], list[tuple[int, int, float
         name, _, text = rest.partition(",")
         matched, value = _TIME.fullmatch(time), _as_number(text)
         if not line or (matched and not name and value is not None):
-            # One file of set a has a value without a name.
+            # Skip empty lines, and a value without a name, which one file of set a has.
             continue
         known = name in _NUMBER or name in static or name == "RecordID"
         if matched is None or value is None or not known:

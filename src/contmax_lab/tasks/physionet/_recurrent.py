@@ -12,21 +12,22 @@ from contmax_lab.tasks.physionet._stays import STATIC_NUMBERS
 
 _C = len(VARIABLES)
 _STEPS = int(HOURS)
-# Reference points over the stay, and numbers of a time embedding.
+# How many reference points mTAN has, and how many numbers its embedding of a time has.
 _REFERENCES = 48
 _TIME_NUMBERS = 32
 _LEAST = 1e-9
-# Deviation of the rates of the sines of a time embedding, in radians per stay.
+# Initial standard deviation of the frequencies of the sines of a time embedding, in radians per stay.
 _RATE = 10.0
 
 
 class GruD(nn.Module):
-    r"""A GRU on hourly means; what was last seen fades towards the mean, and so does the state.
+    r"""A GRU on hourly means. Without new observations an input decays from its last value to the mean, the state to 0.
 
     .. math:: \hat x_t = m_t x_t + (1 - m_t)\,\gamma_t x_{t'}, \qquad \gamma = e^{-\max(0, W\delta_t + b)}, \qquad
               h_t = \mathrm{GRU}(\hat x_t, m_t, \gamma^h_t \odot h_{t-1})
 
-    m says which variables were observed in an hour, δ how long ago each was; the mean is 0, since values are scaled.
+    m is 1 for variables that were observed in an hour, else 0; δ is the time since the last observation. The mean is 0,
+    because values are scaled.
 
     Args:
         model: its configuration.
@@ -49,7 +50,7 @@ class GruD(nn.Module):
         values, seen = on_grid(batch, (batch["hours"].clamp(max=HOURS - 0.5)).long(), _STEPS)
         filled, gap = last_seen(values, seen)
         weight, bias = self.fade_input
-        # Gaps are in units of the stay.
+        # Gaps δ are shares of the stay.
         faded = filled * torch.exp(-(gap * weight.exp() + bias).relu())
         inputs = self.into(torch.cat([torch.where(seen, values, faded), seen.to(values)], -1))
         keep = torch.exp(-self.fade_state(gap).relu())
@@ -70,8 +71,8 @@ def on_grid(batch: Batch, place: Tensor, steps: int) -> tuple[Tensor, Tensor]:
 
     Args:
         batch: values, variables and mask, (B, L).
-        place: of each observation, (B, L).
-        steps: of the grid.
+        place: grid point of each observation, (B, L).
+        steps: number of grid points.
     """
     mask, rows = batch["mask"], len(place)
     row = torch.arange(rows, device=place.device).unsqueeze(-1)
@@ -86,7 +87,7 @@ def on_grid(batch: Batch, place: Tensor, steps: int) -> tuple[Tensor, Tensor]:
 def last_seen(values: Tensor, seen: Tensor) -> tuple[Tensor, Tensor]:
     """The last value of each variable before or at each step, and how long ago it was, as a share of all steps.
 
-    Before the first one the value is 0, and the gap counts from the beginning.
+    Before the first observation the value is 0, and the gap is the time since the first step.
 
     Args:
         values, seen: (B, steps, C).
@@ -103,9 +104,10 @@ class Mtan(nn.Module):
     .. math:: \hat x_c(r) = \frac{\sum_\ell m_{c\ell}\, e^{s(r, t_\ell)}\, x_{c\ell}}
               {\sum_\ell m_{c\ell}\, e^{s(r, t_\ell)}}, \qquad s(r, t) = \frac{(W_q\phi(r))^\top W_k\phi(t)}{\sqrt{d}}
 
-    φ is learned: one linear number and sines. A variable that was never observed, and one whose observations have no
-    weight, gives 0; the masks, attended in the same way, say so. The weights are those of the published code; the sums
-    over times are two products of matrices, since the scores do not depend on the variable.
+    φ is learned: one linear number and sines. A variable gives 0 if it was never observed or its observations have no
+    weight; the network sees this from the masks, which are averaged with the weights of the values. The weights are
+    those of the published code; the sums over times are two products of matrices, since the scores do not depend on
+    the variable.
 
     Args:
         model: its configuration.
@@ -119,7 +121,7 @@ class Mtan(nn.Module):
         super().__init__()
         width = model.hidden_dim
         self.linear_time, self.periodic_time = nn.Linear(1, 1), nn.Linear(1, _TIME_NUMBERS - 1)
-        # Rates that tell hours apart: times are shares of the stay, and steps of gradient move rates slowly.
+        # Begin with frequencies that distinguish hours (times are shares of the stay): in training they change slowly.
         nn.init.normal_(self.periodic_time.weight, std=_RATE)
         self.query, self.key = (nn.Linear(_TIME_NUMBERS, _TIME_NUMBERS) for _ in range(2))
         self.register_buffer("reference", torch.linspace(0, 1, _REFERENCES), persistent=False)
@@ -136,7 +138,7 @@ class Mtan(nn.Module):
         return torch.cat([self.linear_time(time), torch.sin(self.periodic_time(time))], -1)
 
     def interpolated(self, batch: Batch) -> Tensor:
-        """Values of each variable at the reference points, and the share of the weight that it was seen with.
+        """Values of each variable at the reference points, and the share of the weight at times when it was observed.
 
         Returns:
             (B, references, 2·C).
@@ -165,7 +167,7 @@ class Mtan(nn.Module):
 
 
 def distinct_times(times: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The different times of each stay, rising, padded with 0; the place of each observation among them; how many.
+    """The distinct times of each stay, ascending, padded with 0; each observation's index among them; their number.
 
     Args:
         times: (B, L).

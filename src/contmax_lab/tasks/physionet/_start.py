@@ -1,4 +1,4 @@
-"""A linear decision that is solved for, not stepped to: logistic regression with an L2 penalty, by Newton's method."""
+"""Logistic regression with an L2 penalty, solved by Newton's method: the linear part of a network begins with it."""
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +13,7 @@ class LinearStart(nn.Module):
     """A network whose decision has a linear part, which begins as the solution of a logistic regression.
 
     Args:
-        numbers: that the linear part sees.
+        numbers: how many features the linear part takes.
     """
 
     def __init__(self, numbers: int) -> None:
@@ -23,7 +23,7 @@ class LinearStart(nn.Module):
         nn.init.zeros_(self.skip.bias)
 
     def features(self, batch: Batch) -> Tensor:
-        """What the linear part sees, (B, numbers)."""
+        """The features that the linear part takes, (B, numbers)."""
         return batch["summary"]
 
     @torch.no_grad()
@@ -55,7 +55,7 @@ class Logistic(LinearStart):
 
 
 def logistic_regression(features: Tensor, labels: Tensor, ridge: float) -> tuple[Tensor, Tensor]:
-    r"""Minimise the mean of the cross-entropy plus λ/2·‖w‖²; the bias is free.
+    r"""Minimise the mean of the cross-entropy plus λ/2·‖w‖²; the bias has no penalty.
 
     Args:
         features: (B, n).
@@ -80,7 +80,7 @@ def logistic_regression(features: Tensor, labels: Tensor, ridge: float) -> tuple
         gradient = inputs.mT @ (probability - target) / len(inputs) + penalty * solution
         spread = (probability * (1 - probability) / len(inputs)).unsqueeze(-1)
         step = torch.linalg.solve(inputs.mT @ (spread * inputs) + penalty.diag(), gradient)
-        # A step of Newton's method may be too long far from the solution.
+        # Far from the solution a Newton step may be too long: shorten steps that change a weight by more than 4.
         solution = solution - step * min(1.0, 4.0 / float(step.abs().max().clamp(min=1e-12)))
         if float(step.abs().max()) < _DONE:
             break

@@ -1,4 +1,4 @@
-"""Stays as tensors: values scaled as the training stays tell, times before each variable's own last observation."""
+"""Stays as tensors: values in the scale of the training stays, times before the last observation of each variable."""
 
 import dataclasses
 import functools
@@ -20,13 +20,14 @@ from contmax_lab.tasks.physionet import PhysionetData
 from contmax_lab.tasks.physionet._reading import HOURS, STATIC, VARIABLES, Records, prepared, read
 
 FOLDS = 5
-# Values are cut at these quantiles of the training observations; numbers of summaries at this many deviations.
+# Values are clamped to these quantiles of the training observations, numbers of summaries to ±_LARGEST deviations.
 _QUANTILES = (0.005, 0.995)
 _LARGEST = 5.0
-# A signal has the value, what of it is above, and what is below this many deviations, and the intensity.
+# A signal has CHANNELS channels: the value, and its excess above and below _HINGE standard deviations. The intensity is
+# one more.
 _HINGE = 0.5
 CHANNELS = 3
-# Sequences with at most this many observations are fitted together; the last bound is that of a stay.
+# Sequences are fitted in groups by length: up to 1 observation, up to 2, and so on. No stay has more than the last.
 _TOGETHER = (1, 2, 4, 8, 16, 32, 64, 128, 4096)
 _ROWS = 4096
 
@@ -48,13 +49,13 @@ def hours_of(position: Tensor) -> Tensor:
 
 @dataclasses.dataclass(frozen=True)
 class Cohort:
-    """Stays before anything is learned from them; what does not depend on a split.
+    """The data of stays that do not depend on a split: nothing in them is learned.
 
     Args:
-        died: (B,).
-        static: (B, 4), NaN where not known.
-        counts: of each variable, (B, C).
-        minutes, values: of the observations, sorted by stay, variable and time, (N,).
+        died: whether the patient died in hospital, 0 or 1, (B,).
+        static: age, gender, height and ward, (B, 4), NaN where not known.
+        counts: numbers of observations of each variable, (B, C).
+        minutes, values: time since admission and value of each observation, sorted by stay, variable and time, (N,).
     """
 
     died: Tensor
@@ -65,7 +66,7 @@ class Cohort:
 
     @classmethod
     def of(cls, records: Records) -> "Cohort":
-        """From the prepared file."""
+        """The cohort of all stays in the prepared file."""
         return cls(
             torch.from_numpy(records.died.astype(np.int64)),
             torch.from_numpy(records.static),
@@ -76,26 +77,29 @@ class Cohort:
 
     @functools.cached_property
     def group(self) -> Tensor:
-        """Number of the sequence, stay · C + variable, of each observation, (N,)."""
+        """The index of the sequence of each observation, stay · C + variable, (N,)."""
         return torch.repeat_interleave(torch.arange(self.counts.numel()), self.counts.flatten())
 
     @functools.cached_property
     def variable(self) -> Tensor:
-        """Of each observation, (N,)."""
+        """The index of the variable of each observation, (N,)."""
         return self.group % len(VARIABLES)
 
     @functools.cached_property
     def ends(self) -> Tensor:
-        """Of each sequence the place after its last observation, (B, C)."""
+        """For each sequence, one past the index of its last observation, (B, C)."""
         return self.counts.flatten().cumsum(0).view(self.counts.shape)
 
     @property
     def offsets(self) -> Tensor:
-        """Where the observations of each stay begin, and the end, (B + 1,)."""
+        """The index of the first observation of each stay, then the number of all observations, (B + 1,)."""
         return torch.cat([torch.zeros(1, dtype=torch.int64), self.ends[:, -1]])
 
     def last(self, numbers: Tensor, otherwise: float) -> Tensor:
-        """The number of the last observation of each variable, (N,) → (B, C)."""
+        """From one number per observation, that of the last observation of each variable, (N,) → (B, C).
+
+        Variables without observations get `otherwise`.
+        """
         if not len(numbers):
             return torch.full(self.counts.shape, otherwise)
         return torch.where(self.counts > 0, numbers[(self.ends - 1).clamp(min=0)], otherwise)
@@ -107,12 +111,12 @@ class Cohort:
         return warped((last[self.group] - self.minutes) / 60)
 
     def without(self, dropped: Tensor) -> "Cohort":
-        """The cohort as if these observations had not been made, (N,)."""
+        """The cohort without the observations where `dropped`, (N,), is True."""
         left = self.group[~dropped].bincount(minlength=self.counts.numel()).view(self.counts.shape)
         return Cohort(self.died, self.static, left, self.minutes[~dropped], self.values[~dropped])
 
     def part(self, stays: Tensor) -> tuple["Cohort", Tensor]:
-        """Some of the stays, and the places of their observations."""
+        """The cohort of some of the stays, and the indices of their observations in this cohort."""
         starts, lengths = self.offsets[stays], self.counts[stays].sum(-1)
         places = _ranges(starts, lengths)
         chosen = self.died[stays], self.static[stays], self.counts[stays]
@@ -120,20 +124,20 @@ class Cohort:
 
 
 def _ranges(starts: Tensor, lengths: Tensor) -> Tensor:
-    """start, start + 1, …, of each range, one after the other."""
+    """The concatenation of the ranges start, start + 1, …, start + length − 1."""
     shift = torch.repeat_interleave(starts - (lengths.cumsum(0) - lengths), lengths)
     return torch.arange(len(shift)) + shift
 
 
 @dataclasses.dataclass(frozen=True)
 class Scale:
-    """What training stays tell of the numbers; nothing of validation and test stays enters.
+    """The scale of all numbers, learned from the training stays alone.
 
     Args:
         logged: whether the logarithm of a variable is taken, (C,).
-        low, high: where its values are cut, (C,).
-        centre, width: mean and deviation of what is left, (C,).
-        mean, deviation: of the numbers of a summary, (S,).
+        low, high: bounds to which its values are clamped, (C,).
+        centre, width: mean and standard deviation of the clamped values, (C,).
+        mean, deviation: mean and standard deviation of the numbers of a summary, (S,).
     """
 
     logged: Tensor
@@ -146,7 +150,7 @@ class Scale:
 
     @classmethod
     def of(cls, training: Cohort) -> "Scale":
-        """Learn it."""
+        """The scale learned from these stays."""
         numbers = [_of_values(training.values[training.variable == place].numpy()) for place in range(len(VARIABLES))]
         logged, low, high, centre, width = (torch.tensor(column) for column in zip(*numbers, strict=True))
         nothing = torch.zeros(1), torch.ones(1)
@@ -164,12 +168,12 @@ class Scale:
         return (cut - self.centre[variable]) / self.width[variable]
 
     def summary(self, cohort: Cohort, values: Tensor) -> Tensor:
-        """Last values, counts, times since, and what is static, (B, S)."""
+        """Last values, numbers of observations, times since the last one, and static numbers, all scaled, (B, S)."""
         return ((_summary(cohort, values) - self.mean) / self.deviation).clamp(-_LARGEST, _LARGEST)
 
 
 def _of_values(values: NDArray) -> tuple[bool, float, float, float, float]:
-    """Whether to take the logarithm of a variable, where to cut it, mean and deviation of what is left."""
+    """For one variable: whether to take the logarithm, the bounds of its values, and mean and deviation within them."""
     if not len(values):
         return False, 0.0, 0.0, 0.0, 1.0
     taken = []
@@ -182,7 +186,7 @@ def _of_values(values: NDArray) -> tuple[bool, float, float, float, float]:
         width = max(float(cut.std()), 1e-6) if high > low else 1.0
         skew = abs(float((((cut - cut.mean()) / width) ** 3).mean()))
         taken.append((skew, (is_logged, float(low), float(high), float(cut.mean()), width)))
-    # The logarithm is taken where it makes the distribution more symmetric.
+    # Take the logarithm if the distribution is then less skewed.
     return min(taken, key=lambda one: one[0])[1]
 
 
@@ -191,14 +195,14 @@ def _summary(cohort: Cohort, values: Tensor) -> Tensor:
     age, gender, height, ward = cohort.static.unbind(-1)
     unknown = cohort.static[:, :3].isnan()
     static = [age, gender, height]
-    # An unknown height is 0, and a column of its own says so.
+    # Unknown numbers become 0; for gender and height a further column says that they are unknown.
     static = [torch.where(missing, 0.0, column) for column, missing in zip(static, unknown.unbind(-1), strict=True)]
     wards = torch.stack([ward == number for number in range(1, 5)], -1).float()
     own = torch.cat([torch.stack(static, -1), unknown[:, 1:].float(), wards], -1)
     return torch.cat([cohort.last(values, 0.0), cohort.counts.log1p(), since.log1p(), own], -1)
 
 
-# Numbers at the end of a summary that are static.
+# How many static numbers a summary has, at its end.
 STATIC_NUMBERS = len(STATIC) + 5
 
 
@@ -207,12 +211,12 @@ class Stays:
     """Stays as a network takes them.
 
     Args:
-        cohort: what they are made from.
-        scale: of the training stays.
-        values: scaled, (N,).
-        summary: (B, S).
-        signals: coefficients, (B, C, K, 4); no rows where the layout has none.
-        is_test: whether they are the test stays, whose batches hold the observations beside the signals.
+        cohort: the stays as they were measured.
+        scale: the scale of the training stays.
+        values: scaled values of the observations, (N,).
+        summary: scaled numbers about each stay, (B, S).
+        signals: coefficients of the signals, (B, C, K, 4); empty if the layout has no signals.
+        is_test: whether these are the test stays, whose batches hold observations beside signals.
         data: the settings.
     """
 
@@ -238,9 +242,9 @@ class Stays:
 
         Args:
             cohort: the stays.
-            scale: of the training stays.
+            scale: the scale of the training stays.
             data: the settings.
-            is_test: whether observations are needed beside the signals, for the deletion test.
+            is_test: whether these are the test stays: the deletion test needs observations beside the signals.
             known: ridge weights (N, K) and intensities (B, C, K), where they have been computed.
         """
         values = scale.values(cohort)
@@ -263,7 +267,7 @@ class Stays:
         return len(self.cohort.died)
 
     def batch(self, indices: Sequence[int]) -> Batch:
-        """Summaries, targets, and signals or observations, padded, each stay's in one row."""
+        """Summaries, targets, and signals or observations; a stay's observations are a row, padded to the longest."""
         stays = torch.as_tensor(indices, dtype=torch.long)
         batch = {"summary": self.summary[stays], "target": self.cohort.died[stays].float(), "place": stays}
         batch["tested"] = torch.full((len(stays),), self.is_test)
@@ -286,11 +290,11 @@ class Stays:
         return {**batch, **padded}
 
     def without(self, indices: Tensor, dropped: Tensor) -> "Stays":
-        """Some stays as if observations had not been made; everything is computed again.
+        """Some stays without some observations; summaries and signals are computed again.
 
         Args:
-            indices: of the stays, (b,).
-            dropped: of their observations, in the order of a batch, padded, (b, L).
+            indices: which stays, (b,).
+            dropped: True for observations to leave out, in the order of a batch, padded, (b, L).
         """
         own, _ = self.cohort.part(indices)
         lengths = own.counts.sum(-1).tolist()
@@ -305,7 +309,7 @@ def _padded(column: Tensor, lengths: Sequence[int]) -> Tensor:
 
 
 def spans(cohort: Cohort) -> Tensor:
-    """How much of the position axis each observation stands for: to the middles between it and its neighbours, (N,).
+    """The length of the position axis that each observation stands for, between the midpoints to its neighbours, (N,).
 
     The first observation of a variable reaches as far into its past as into its future, and so does the last.
 
@@ -325,7 +329,7 @@ def spans(cohort: Cohort) -> Tensor:
     left = torch.cat([empty, torch.where(inside, gaps, torch.nan)])
     right = torch.cat([torch.where(inside, gaps, torch.nan), empty])
     both = torch.stack([torch.where(left.isnan(), right, left), torch.where(right.isnan(), left, right)])
-    # An observation that is alone stands for all.
+    # The only observation of a variable stands for the whole axis.
     return both.mean(0).nan_to_num(1.0).clamp(min=1e-3)
 
 
@@ -356,7 +360,7 @@ def basis_of(data: PhysionetData) -> contmax.basis.GaussianBasis:
 
 @functools.lru_cache(maxsize=2)
 def _known(folder: Path, data: PhysionetData) -> tuple[Cohort, tuple[Tensor, Tensor] | None]:
-    """All stays, and what their signals have in common in all splits."""
+    """All stays, and the ridge weights and intensities of their signals, which do not depend on the split."""
     cohort = Cohort.of(read(folder))
     return cohort, weights_and_intensity(cohort, data) if data.layout == "signals" else None
 
@@ -368,7 +372,7 @@ def load(data: PhysionetData) -> Splits:
     records = read(folder)
     if data.sets == "ab" and not records.in_b.any():
         raise LabError(f"{data.path} has no set b; unpack set-b.tar.gz and Outcomes-b.txt, or pass --data.sets a")
-    # The part of the settings that the signals of all splits depend on.
+    # The settings on which weights and intensities depend.
     common = PhysionetData(layout=data.layout, functions=data.functions, penalty=data.penalty)
     cohort, known = _known(folder, common)
     chosen = np.flatnonzero(records.in_b == 0) if data.sets == "a" else np.arange(len(records.died))
@@ -392,7 +396,7 @@ def load(data: PhysionetData) -> Splits:
 def mtan_split(count: int) -> tuple[NDArray, NDArray, NDArray]:
     """Places of the training, validation and test stays as in the code of mTAN: scikit-learn's, with seeds 42 and 11.
 
-    The stays are in the order of their records, which is not said there.
+    The stays are in the order of their record numbers; the code of mTAN does not document its order.
 
     Example:
         >>> [len(part) for part in mtan_split(4000)]
@@ -404,7 +408,7 @@ def mtan_split(count: int) -> tuple[NDArray, NDArray, NDArray]:
 
 
 def _train_test(count: int, seed: int) -> tuple[NDArray, NDArray]:
-    """What train_test_split(train_size=0.8, random_state=seed) of scikit-learn takes for training and for the test."""
+    """The indices that scikit-learn's train_test_split(train_size=0.8, random_state=seed) returns: training, test."""
     order = np.random.RandomState(seed).permutation(count)
     train = int(0.8 * count)
     test = count - train

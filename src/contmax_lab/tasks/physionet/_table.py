@@ -7,7 +7,7 @@ _SEEDS = 5
 _BOOSTING, _CONTROL = "Summary, gradient boosting", "Intervals, weights of observations"
 
 
-# Every network tries these.
+# The learning rates and dropouts that every network tries.
 _RATES = tuple(
     (f"--training.learning_rate={rate}", f"--model.dropout={dropout}")
     for rate, dropout in ((0.001, 0.4), (0.003, 0.4), (0.003, 0.6))

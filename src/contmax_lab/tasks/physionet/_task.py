@@ -1,4 +1,4 @@
-"""The task physionet: networks by name, AUROC and AUPRC, what happens without the observations that were looked at."""
+"""The task physionet: its networks, AUROC and AUPRC, and a test that deletes the observations with most attention."""
 
 from collections.abc import Sequence, Sized
 from typing import Any, cast
@@ -20,7 +20,7 @@ from contmax_lab.tasks.physionet._start import LinearStart, Logistic
 from contmax_lab.tasks.physionet._stays import Stays, load
 from contmax_lab.tasks.physionet._table import PHYSIONET
 
-# What was solved for learns at a tenth of the pace.
+# The linear part, which is solved for before the training, has a tenth of the learning rate.
 _PACE_OF_START = 0.1
 # Share of the observations of a stay that the deletion test deletes.
 _DELETED = 0.2
@@ -51,7 +51,7 @@ class Physionet(Task, settings=SETTINGS):
         return kinds[model.kind](model)
 
     def initialise(self, network: nn.Module, data: PhysionetData, model: PhysionetModel) -> None:
-        """Solve for what is linear, or grow trees, on the training stays."""
+        """Solve for the linear part, or grow the trees, on the training stays."""
         train, valid, _ = load(data).info["stays"]
         died = train.cohort.died.float()
         if isinstance(network, Boosting):
@@ -78,12 +78,12 @@ class Physionet(Task, settings=SETTINGS):
         return lengths
 
     def loss(self, output: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Cross-entropy; every stay counts alike."""
+        """Cross-entropy of each stay; all stays have weight 1."""
         losses = F.binary_cross_entropy_with_logits(output, batch["target"], reduction="none")
         return losses, torch.ones_like(losses)
 
     def parameter_groups(self, network: nn.Module) -> Sequence[ParameterGroup]:
-        """What was solved for; where intervals lie, which does not decay; and the rest."""
+        """Three groups: the linear part and the places of intervals, without weight decay, and the other parameters."""
         named = dict(network.named_parameters())
         start = [name for name in named if name.startswith("skip.")]
         places = [name for name in named if name in ("location", "log_scale", "index.alpha_logit")]
@@ -95,17 +95,17 @@ class Physionet(Task, settings=SETTINGS):
         )
 
     def measures(self, output: Tensor, batch: Batch) -> dict[str, Tensor]:
-        """Logits and deaths, of which `summarise` makes areas."""
+        """Logits and deaths, from which `summarise` computes the areas under the curves."""
         return {"logits": output, "died": batch["target"]}
 
     def summarise(self, measures: dict[str, Tensor]) -> dict[str, float]:
-        """Areas under the ROC curve and under precision over recall; means of the rest."""
+        """The areas under the ROC curve and the precision–recall curve, and the means of the other measures."""
         logits, died = measures.pop("logits"), measures.pop("died") > 0.5
         auroc, auprc = rank_areas(logits, died)
         return {"auroc": auroc, "auprc": auprc, **super().summarise(measures)}
 
     def evaluate(self, model: nn.Module, batches: Batches, info: dict[str, Any]) -> dict[str, float]:
-        """Areas; of test stays also how far the probability moves without what was looked at, and where that was."""
+        """Loss and areas; for intervals also their lengths and, on the test stays, the result of the deletion test."""
         looks = batches.final and isinstance(model, Intervals)
         test: Stays = info["stays"][2]
 
@@ -135,7 +135,7 @@ class Physionet(Task, settings=SETTINGS):
 
 
 def _where(model: Intervals) -> dict[str, float]:
-    """How long the intervals are, in hours, each by its importance; and the mean of α."""
+    """The mean length of the intervals in hours, weighted by their importance, and the mean of α."""
     importance = model.importance().detach()
     ends = model.interval_hours().detach()
     hours = float((importance * (ends[..., 1] - ends[..., 0])).sum() / importance.sum().clamp(min=1e-12))
@@ -143,9 +143,9 @@ def _where(model: Intervals) -> dict[str, float]:
 
 
 def _without(model: Intervals, task: Physionet, test: Stays, batch: Batch) -> dict[str, Tensor]:
-    """How far the probability moves when a fifth of the observations is gone: those most looked at, or as many others.
+    """The change of the probability without a fifth of the observations: those with most attention, or random others.
 
-    The stays are read again without them, as if they had not been made: last values, times, signals.
+    Last values, times and signals are computed again without the deleted observations.
     """
     mask = batch["mask"]
     count = (_DELETED * mask.sum(-1)).long()
