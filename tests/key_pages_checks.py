@@ -46,13 +46,14 @@ def clustered(keys: int, *, heads: int = 1, queries: int = 1, channels: int = 16
     return [x.to(dtype) for x in (query, key, torch.randn(1, heads, keys, channels))]
 
 
-def assert_budget_is_told(given: list[Tensor], budget: int, size: int = 32) -> bool:
+def assert_budget_is_told(given: list[Tensor], budget: int, size: int = 32, **options: object) -> bool:
     """With a budget the certificate says whether the result is that of all keys; returns whether all are exact."""
     query, key, value = given
-    exact = entmax_attention(*(x.double() for x in given), enable_gqa=True)
+    options["enable_gqa"] = True
+    exact = entmax_attention(*(x.double() for x in given), **options)
     pages = KeyPages(key, size=size)
     output, certificate = entmax_attention(
-        query, key, value, enable_gqa=True, key_pages=pages, key_budget=budget, return_certificate=True
+        query, key, value, key_pages=pages, key_budget=budget, return_certificate=True, **options
     )
     error = (output.double() - exact).abs().amax(-1)
     assert (error[certificate.is_exact] < 3e-3 * exact.abs().max()).all()

@@ -15,6 +15,8 @@ from contmax import _eager
 from contmax.basis import GaussianBasis, MultivariateGaussianBasis
 from contmax.densities import BetaGaussian, MultivariateBetaGaussian, TruncatedParabola
 from contmax.losses import fenchel_young
+from contmax.maps._backend import _max_reference
+from contmax.maps._jacobian import pull_back_reference
 
 META = torch.device("meta")
 
@@ -25,6 +27,19 @@ class _NoFloat64(TorchDispatchMode):
         for x in tree_leaves(result):
             if isinstance(x, torch.Tensor) and x.is_meta and x.dtype == torch.float64:
                 raise TypeError(f"Cannot convert a MPS Tensor to float64 dtype ({func})")
+        return result
+
+
+class _Dtypes(TorchDispatchMode):
+    """Notes the dtypes of all results."""
+
+    def __init__(self, seen):
+        super().__init__()
+        self._seen = seen
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        self._seen += [x.dtype for x in tree_leaves(result) if isinstance(x, torch.Tensor)]
         return result
 
 
@@ -77,6 +92,7 @@ REFUSED = {
     ),
     "a density on the plane": lambda: MultivariateBetaGaussian(_x(3, 2), torch.eye(2, device=META), 1.5),
     "fenchel_young": lambda: fenchel_young(_parabola(), _x(3)),
+    "prediction sets": lambda: contmax.output.prediction_sets(_x(3, 5), 1.0),
     "a prediction": lambda: contmax.regularized_prediction(
         _x(2, 3), contmax.domains.Knots(torch.arange(3.0, device=META))
     ),
@@ -90,6 +106,24 @@ def test_what_needs_no_float64_runs_with_its_gradient(name, monkeypatch):
         if result.requires_grad:
             result.sum().backward()
     assert result.dtype == torch.float32
+
+
+@pytest.mark.parametrize("alpha", [3.0, torch.tensor([[1.3], [2.0], [3.0]])], ids=str)
+def test_what_operators_compute(alpha, monkeypatch):
+    """The mode sees operators as a whole, so their functions are called here, on the CPU as if it had no float64."""
+    scores, g = torch.randn(3, 5), torch.randn(3, 5)
+    exact = contmax.entmax(scores.double(), alpha if isinstance(alpha, float) else alpha.double())
+    grads = pull_back_reference(exact, g.double(), alpha, None, needs_alpha=True)
+    monkeypatch.setattr(_eager, "WITHOUT_FLOAT64", {"cpu"})
+    seen = []
+    with _Dtypes(seen):
+        p, gain = _max_reference(scores, alpha)
+        results = pull_back_reference(p, g, alpha, None, needs_alpha=True)
+    assert torch.float64 not in seen
+    assert gain.dtype == torch.float32
+    torch.testing.assert_close(p.double(), exact, atol=1e-5, rtol=1e-4)
+    for ours, wide in zip(results, grads, strict=True):
+        torch.testing.assert_close(ours.double(), wide, atol=1e-4, rtol=1e-3)
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -19,7 +19,7 @@ import math
 import torch
 from torch import Tensor
 
-from contmax._eager import is_eager_cpu, wide_dtype
+from contmax._eager import is_eager_cpu, require_float64, wide_dtype
 from contmax._mask import require_mask
 from contmax._typing import Bool, Float, Int
 from contmax.losses._finite import class_ids
@@ -250,7 +250,9 @@ def conformal_temperature(
     counted, ids = _checked_target(target, z, ignore_index)
     own = _at(z, ids).unsqueeze(-1)
     ahead = torch.where(z > own, z - own, 0)
-    needed = (alpha - 1) * torch.linalg.vector_norm(ahead, ord=1 / (alpha - 1), dim=-1)
+    largest = or_one(ahead.amax(-1, keepdim=True))  # near α = 1 powers of the numbers themselves would overflow
+    norm = torch.linalg.vector_norm(ahead / largest, ord=1 / (alpha - 1), dim=-1)
+    needed = (alpha - 1) * largest.squeeze(-1) * norm
     needed = torch.where(own.squeeze(-1) == -torch.inf, torch.inf, needed)[counted]
     rank = math.ceil((len(needed) + 1) * coverage - 1e-9)
     if rank > len(needed):
@@ -332,6 +334,7 @@ def _checked_scores(scores: Tensor, alpha: float, dim: int, mask: Tensor | None,
     require_mask(mask, scores.shape)
     if not 1 < alpha < math.inf:
         raise ValueError(f"alpha must be above 1, where probabilities can be zero; got {alpha}. Pass 1.5 or 2.0.")
+    require_float64(scores.device, name)
     z = scores.detach().double()
     z = z if mask is None else z.masked_fill(~mask, -torch.inf)
     return below_maximum(z.movedim(dim, -1), -1)

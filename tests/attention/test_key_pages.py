@@ -102,6 +102,9 @@ def test_broken_pages():
     assert (certificate.keys_read <= 268).all()
     assert entmax_attention(query, key, value, key_pages=KeyPages(key)).isnan().all()
     assert certificate.is_exact.all()
+    bias = torch.zeros(300).index_fill(0, torch.tensor([70]), torch.nan)
+    plain = drawn(1, 300)
+    assert entmax_attention(*plain, bias=bias, key_pages=KeyPages(plain[1], size=32)).isnan().all()
 
 
 def test_a_budget():

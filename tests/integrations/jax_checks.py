@@ -120,6 +120,11 @@ def check_what_is_masked_has_no_effect():
         assert np.isfinite(one).all()
         assert_close(one, other)
 
+    def first(temperature, *masked):  # masked by the most negative number, whose quotient is −∞
+        return entmax(jnp.array([1.0, 0.5, *masked]), temperature=temperature)[0]
+
+    assert np.isclose(jax.grad(first)(0.7, jnp.finfo(float).min), jax.grad(first)(0.7))
+
 
 def check_losses_of_impossible_targets_are_infinite():
     z = jnp.array([[1.0, -jnp.inf, 0.0], [-jnp.inf] * 3, [1.0, 2.0, 3.0]])

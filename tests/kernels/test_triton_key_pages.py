@@ -6,10 +6,11 @@ import torch
 from attention_checks import F16, F32, drawn
 from contmax import KeyPages, entmax_attention
 from contmax.attention import _certified
+from contmax.kernels.attention._gpu_call import AttentionCall
 from key_pages_checks import OPTIONS, assert_budget_is_told, assert_certified, clustered
 from masked_checks import ALL, filled
 
-pytestmark = pytest.mark.usefixtures("triton_takes_cpu_tensors", "small_caches")
+pytestmark = pytest.mark.usefixtures("triton_takes_cpu_tensors", "small_caches", "dirty_memory")
 TOLERANCES = {F32: 1e-4, F16: 3e-3}  # scores reach 70
 
 
@@ -17,6 +18,13 @@ TOLERANCES = {F32: 1e-4, F16: 3e-3}  # scores reach 70
 def small_caches(monkeypatch):
     """Caches of any size have pages that are skipped, as otherwise only large ones have on a GPU."""
     monkeypatch.setattr(_certified, "_FEWEST_BYTES", 0)
+
+
+@pytest.fixture
+def dirty_memory(monkeypatch):
+    """Memory that was never written holds numbers above all scores, as it may on a GPU."""
+    empty = AttentionCall.empty
+    monkeypatch.setattr(AttentionCall, "empty", lambda *given: [x.fill_(125) for x in empty(*given)])
 
 
 @pytest.fixture
@@ -126,6 +134,24 @@ def test_flat_rows_whose_pages_are_not_all_read(by_kernels):
     read = assert_certified([query, key, value], 1.5, size=64, tolerance=1e-4).keys_read
     assert len(by_kernels) == 1
     assert (read < 2000).all()
+
+
+def test_a_budget_where_most_of_a_cache_holds_no_keys(by_kernels):
+    """Tile maxima past the last key that counts must not raise the threshold."""
+    given = drawn(1, 600, sharp=0.1)
+    assert not assert_budget_is_told(given, 64, lengths=torch.tensor([200]))
+    assert len(by_kernels) == 1
+
+
+def test_a_flat_row_that_ends_before_a_page_that_is_not_read(by_kernels):
+    """A dense row shares its program with a longer one: what lies past its own end must not count."""
+    query, key, value = drawn(2, 2561)
+    query[..., 1, :] = query[..., 0, :]
+    key[..., :2560, :] *= 1e-3
+    key[..., 2560:, :] = -5 * query[..., :1, :]
+    read = assert_certified([query, key, value], is_causal=True, size=64, tolerance=1e-4).keys_read
+    assert (read == 2560).all()
+    assert len(by_kernels) == 1
 
 
 def test_small_caches_are_read_whole(monkeypatch, by_kernels):

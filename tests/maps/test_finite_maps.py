@@ -282,6 +282,9 @@ def test_masked_scores_have_no_part_in_the_gradient_of_a_temperature(alpha):
     (grad,) = torch.autograd.grad((p * weight).sum(), temperature)
     p = contmax.entmax(x[:, mask], alpha, temperature=temperature)
     torch.testing.assert_close(grad, torch.autograd.grad((p * weight[:, mask]).sum(), temperature)[0])
+    lowest = x.masked_fill(~mask, torch.finfo(F64).min)  # as many models mask; its quotient is −∞
+    p = contmax.entmax(lowest, alpha, temperature=temperature)
+    torch.testing.assert_close(grad, torch.autograd.grad((p * weight).sum(), temperature)[0])
 
 
 @pytest.mark.parametrize("shift", [0.0, 1000.0, -1000.0])  # of which a quotient overflows

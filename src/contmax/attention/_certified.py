@@ -211,8 +211,6 @@ def _bounded(inputs: Inputs, boxes: Boxes) -> Bounded:
         bounds = query.clamp(min=0) @ high + query.clamp(max=0) @ low
         bounds = bounds + ROUNDING_OF_PAGES * (query.abs() @ torch.maximum(low.abs(), high.abs()))
         scores = scores_of(inputs)
-    # A box with NaN or infinite numbers gives no bound: take +∞, so that its page is read.
-    bounds = bounds.nan_to_num(nan=torch.inf, posinf=torch.inf, neginf=torch.inf)
     added = torch.zeros_like(scores)
     if inputs.bias is not None:
         added = added + bias_of_scores(inputs.bias, *inputs.sizes()).to(dtype)
@@ -221,7 +219,10 @@ def _bounded(inputs: Inputs, boxes: Boxes) -> Bounded:
         added = added.masked_fill(~allowed, -torch.inf)
     short = -scores.shape[-1] % boxes.size
     added = F.pad(added, (0, short), value=-torch.inf).unflatten(-1, (-1, boxes.size)).amax(-1)
-    bounds = torch.where(added == -torch.inf, -torch.inf, bounds + added + ROUNDING_OF_PAGES * added.abs())
+    bounds = bounds + added + ROUNDING_OF_PAGES * added.abs()
+    # A box or a bias with NaN or infinite numbers gives no bound: take +∞, so that the page is read.
+    bounds = bounds.nan_to_num(nan=torch.inf, posinf=torch.inf, neginf=torch.inf)
+    bounds = torch.where(added == -torch.inf, -torch.inf, bounds)
     if boxes.budget is None:  # of each group of pages the one with the largest bound
         short = -bounds.shape[-1] % PAGES_OF_GROUP
         groups = F.pad(bounds, (0, short), value=-torch.inf).unflatten(-1, (-1, PAGES_OF_GROUP))

@@ -51,9 +51,10 @@ def entmax(
         if isinstance(temperature, float | int) and not temperature > 0:
             raise ValueError(f"temperature must be positive; got {temperature}. Pass 1.0 to leave scores as they are.")
         scale = jnp.broadcast_to(jnp.asarray(temperature, x.dtype), jnp.shape(scores))
-        scale = jnp.maximum(jnp.moveaxis(scale, axis, -1), jnp.finfo(x.dtype).tiny)
-        # Masked scores are not divided: they would make the derivative in T NaN.
-        x = jnp.where(x == -jnp.inf, x, jnp.where(x == -jnp.inf, 0, _below_maximum(x)) / scale)
+        scale, x = jnp.maximum(jnp.moveaxis(scale, axis, -1), jnp.finfo(x.dtype).tiny), _below_maximum(x)
+        # A quotient of −∞, as of the most negative number by T < 1, would make the derivative in T NaN.
+        masked = jax.lax.stop_gradient(x / scale) == -jnp.inf
+        x = jnp.where(masked, -jnp.inf, jnp.where(masked, 0, x) / scale)
     return jnp.moveaxis(_map(x, index, method), -1, axis).astype(jnp.asarray(scores).dtype)
 
 

@@ -65,9 +65,11 @@ def tempered(scores: Tensor, temperature: float | Tensor, dim: int) -> Tensor:
     smallest, shifted = torch.finfo(scores.dtype).tiny, below_maximum(scores, dim)
     if not isinstance(temperature, Tensor):
         return shifted / max(temperature, smallest)
-    # Masked scores are not divided: they would make the derivative in the temperature NaN.
-    masked = shifted == -torch.inf
-    return (shifted.masked_fill(masked, 0) / temperature.clamp(min=smallest)).masked_fill(masked, -torch.inf)
+    temperature = temperature.clamp(min=smallest)
+    # Scores whose quotient is −∞ are not divided: they would make the derivative in the temperature NaN. These are
+    # masked scores, or the most negative number in place of −∞, divided by a temperature below 1.
+    masked = shifted.detach() / temperature.detach() == -torch.inf
+    return (shifted.masked_fill(masked, 0) / temperature).masked_fill(masked, -torch.inf)
 
 
 def checked_alpha(alpha: float | Tensor, scores: Tensor, dim: int) -> float | Tensor:

@@ -120,7 +120,7 @@ def _entmax(
 
 @operator(
     "regularized_max",
-    like=lambda x, *_: (x.new_empty(x.shape), x.new_empty((*x.shape[:-1], 1), dtype=torch.float64)),
+    like=lambda x, *_: (x.new_empty(x.shape), x.new_empty((*x.shape[:-1], 1), dtype=widest_dtype(x))),
 )
 def _regularized_max(scores: Tensor, alpha: float | Tensor, backend: str) -> tuple[Tensor, Tensor]:
     if backend == Backend.TRITON.value:

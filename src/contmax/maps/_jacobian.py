@@ -17,12 +17,13 @@ import torch
 from torch import Tensor
 from torch.compiler import is_compiling
 
-from contmax._eager import wide_dtype
+from contmax._eager import wide_dtype, widest_dtype
 from contmax._smooth import mean_u_exp
 from contmax._torch_private import is_batch_of_cotangents
 from contmax.maps._threshold import or_one, power_on_support
 
-_LARGEST = 700.0  # exp of this is finite in float64
+# exp of this is finite, by dtype
+_LARGEST = {torch.float64: 700.0, torch.float32: 87.0}
 
 
 def pull_back_reference(
@@ -34,7 +35,7 @@ def pull_back_reference(
         grad = _bounded_product(p, g, alpha, weights)
         return grad if weights is None else weights * grad, None
     escort = _Escort(p, alpha, weights)
-    grad, deviation = escort.product(g.double())
+    grad, deviation = escort.product(g.to(escort.p.dtype))
     grad = grad if weights is None else (weights * grad).to(p.dtype)
     if not needs_alpha:
         return grad, None
@@ -50,8 +51,8 @@ def push_forward(
     if isinstance(alpha, float) and alpha <= 2:
         return _bounded_product(p, tangent, alpha, weights).to(dtype)
     escort = _Escort(p, alpha, weights)
-    shift = None if alpha_tangent is None else -escort.alpha_rate() * alpha_tangent.double()
-    return escort.product(tangent.double(), shift)[0].to(dtype)
+    shift = None if alpha_tangent is None else -escort.alpha_rate() * alpha_tangent.to(escort.p.dtype)
+    return escort.product(tangent.to(escort.p.dtype), shift)[0].to(dtype)
 
 
 def _bounded_product(p: Tensor, v: Tensor, alpha: float, weights: Tensor | None) -> Tensor:
@@ -65,7 +66,9 @@ def _bounded_product(p: Tensor, v: Tensor, alpha: float, weights: Tensor | None)
 
 
 class _Escort:
-    """The escort weights s = p^{2−α} for any α, as logarithms in float64; the anchor is the point of largest mass w s.
+    """The escort weights s = p^{2−α} for any α, as logarithms; the anchor is the point of largest mass w s.
+
+    They are computed in float64, on a device without it in float32.
 
     For α > 2 a small probability has an enormous s, often beyond the range of the dtype. So s c, with c = 0 at the
     anchor, is divided by e^Λ = max s |c|, and the mass w s by its maximum e^L: quotients are at most one. Those that
@@ -75,12 +78,13 @@ class _Escort:
 
     def __init__(self, p: Tensor, alpha: float | Tensor, weights: Tensor | None) -> None:
         self.dtype, self.inside = p.dtype, p > 0
-        self.alpha = alpha.double() if isinstance(alpha, Tensor) else alpha
-        self.p = p.double()
+        wide = widest_dtype(p)
+        self.alpha = alpha.to(wide) if isinstance(alpha, Tensor) else alpha
+        self.p = p.to(wide)
         self.log_p = torch.where(self.inside, self.p, 1).log()
         self.log_s = torch.where(self.inside, (2 - self.alpha) * self.log_p, -torch.inf)
-        self.weights: Tensor | float = 1.0 if weights is None else weights.double()
-        log_mass = self.log_s if weights is None else self.log_s + weights.double().log()
+        self.weights: Tensor | float = 1.0 if weights is None else weights.to(wide)
+        log_mass = self.log_s if weights is None else self.log_s + weights.to(wide).log()
         self.anchor = log_mass.detach().argmax(-1, keepdim=True)
         self._pivot = _or_zero(log_mass.detach().amax(-1, keepdim=True))
         mass = (log_mass - self._pivot).exp()
@@ -102,7 +106,7 @@ class _Escort:
         y = centred * _bounded_exp(self.log_s - scale)
         y = y if shift is None else y + shift * _bounded_exp(-scale)
         mean = (self.weights * y).sum(-1, keepdim=True) / self._total
-        half, largest = (scale / 2).clamp(max=_LARGEST).exp(), torch.finfo(self.dtype).max
+        half, largest = _bounded_exp(scale / 2), torch.finfo(self.dtype).max
         moved = ((y - self._share * mean) * half * half).clamp(-largest, largest).to(self.dtype)
         # ⟨c⟩ + ⟨shift/s⟩ = mean · e^{Λ−L}.
         return moved, centred - mean * _bounded_exp(scale - self._pivot)
@@ -119,14 +123,14 @@ class _Escort:
         near = (y.abs() <= 1) & (anchor.abs() <= 1)
         curvature = self.log_p.square() * mean_u_exp(torch.where(y.abs() <= 1, y, 0))
         small = _bounded_exp(torch.where(near, self.log_s, 0)) * (curvature - curvature.gather(-1, self.anchor))
-        d = torch.where(near, 0, anchor - y).clamp(max=_LARGEST)
+        d = torch.where(near, 0, anchor - y).clamp(max=_LARGEST[self.p.dtype])
         square = torch.where(near, 1, epsilon * epsilon)
         large = self.p * (torch.expm1(d) * (1 - anchor) - d) / square
         return torch.where(self.inside, torch.where(near, small, large), 0)
 
 
 def _bounded_exp(exponent: Tensor) -> Tensor:
-    return exponent.clamp(max=_LARGEST).exp()
+    return exponent.clamp(max=_LARGEST[exponent.dtype]).exp()
 
 
 def _fixed(x: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from contmax._eager import is_eager_cpu
+from contmax._eager import is_eager_cpu, widest_dtype
 from contmax.deformed import log_beta
 
 # Newton steps where the number must be fixed (traced graphs, accelerators). The most steps needed in a search over
@@ -88,7 +88,7 @@ def _sum(values: Tensor, weights: Tensor | None) -> Tensor:
 
 
 def sorted_probabilities(scores: Tensor, alpha: float | Tensor, weights: Tensor | None) -> Tensor:
-    r"""p̂ for α > 2, in float64.
+    r"""p̂ for α > 2, in float64, or float32 on a device without it.
 
     For k = 1/(α−1) < 1 the sum Σ w [z − τ]₊ᵏ, z = (α−1)x, has infinite slope at each τ = z_i, so solving for τ
     loses all but a fraction k of the digits. Instead: (1) bisect over the sorted scores for the last point m of the
@@ -107,9 +107,10 @@ def sorted_probabilities(scores: Tensor, alpha: float | Tensor, weights: Tensor 
     Returns:
         p of the shape of the scores, 0 off the support, with Σ w p = 1 up to rounding.
     """
-    epsilon = alpha.double() - 1 if isinstance(alpha, Tensor) else alpha - 1
-    x, order = scores.double().sort(descending=True)
-    w = torch.ones_like(x) if weights is None else weights.double().expand_as(x).gather(-1, order)
+    wide = widest_dtype(scores)
+    epsilon = alpha.to(wide) - 1 if isinstance(alpha, Tensor) else alpha - 1
+    x, order = scores.to(wide).sort(descending=True)
+    w = torch.ones_like(x) if weights is None else weights.to(wide).expand_as(x).gather(-1, order)
     position = last_in_support(x, w, epsilon)
     inside = torch.arange(x.shape[-1], device=x.device) <= position
     w = torch.where(inside, w, 0)

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from contmax._eager import require_float64, wide_dtype
+from contmax._eager import is_eager_cpu, require_float64, wide_dtype
 from contmax._typing import Bool, Float
 from contmax.basis import Basis
 from contmax.numerics import unit_gauss_legendre
@@ -67,7 +67,11 @@ def fit_intensity(
     require_float64(positions.device)
     require_penalty(penalty)
     check_mask(positions.shape, mask)
-    _, design = design_at(positions, basis, mask)
+    where, design = design_at(positions, basis, mask)
+    if is_eager_cpu(where) and not bool(where.isfinite().all()):
+        raise ValueError(
+            "Some positions are NaN or infinite. Leave such observations out with mask=positions.isfinite()."
+        )
     # `factored` divides the penalty by its third argument squared, here V: the Gram matrix is V times a mean of ψψᵀ.
     tril = factored(_gram(basis, positions.device), penalty, torch.as_tensor(basis.volume).double().sqrt())
     coefficients = solved(tril, design.sum(-2).unsqueeze(-1))

@@ -126,7 +126,8 @@ def _scores_of_block(z, n, block, queries, group, extras, FEW: tl.constexpr):
         row, added = tl.arange(0, z.shape[0]), tl.zeros(z.shape, tl.float32)
         for r in tl.static_range(FEW):
             of_row = extras_of(extras, block.b, block.g * group + r // queries)
-            one = with_extras(tl.zeros([z.shape[1]], tl.float32), r % queries, wide, j < block.end, 1.0, of_row)
+            i = tl.cast(r % queries, tl.int64)
+            one = with_extras(tl.zeros([z.shape[1]], tl.float32), i, wide, j < block.end, 1.0, of_row)
             added = tl.where((row == r)[:, None], one[None, :], added)
         x = z * extras.scale + added
         return tl.where(allowed & (added != NOTHING) & ((x >= NOTHING) | (x != x)), x, NOTHING)
@@ -443,6 +444,8 @@ def average_values(
         totals = tl.zeros([ROWS, LANES], tl.float32)
         for n in range(begin, tl.minimum(begin + span, block.end), COLUMNS):
             x = tl.load(SCORES + at_score[:, None] + (n + column)[None, :], mask=is_dense[:, None], other=NOTHING)
+            if HIDES:  # a row's scores past its own end are undefined where their page was not read
+                x = tl.where((n + column)[None, :] < block.ends[:, None], x, NOTHING)
             y = tl.where(x > 0.5 * NOTHING, x - maximum[:, None], NOTHING)
             weight, _ = relative_weights(y, t, epsilon, ORDER, ROUGH)
             weight = tl.where(y > 0.5 * NOTHING, weight / largest, 0.0)

@@ -186,7 +186,8 @@ def score_pages(
     begin = tl.program_id(0) * span
     places = tl.arange(0, BLOCKS)
     keys_of_places = begin + places * COLUMNS
-    exists = (places * COLUMNS < span) & (keys_of_places < block.end)
+    # Blocks past the last key that any query may attend are hidden too: `bound_thresholds` reads all tile maxima.
+    exists = (places * COLUMNS < span) & (keys_of_places < keys)
     at_page = block.row[:, None] * pages + (keys_of_places // PAGE)[None, :]
     loaded = block.inside[:, None] & exists[None, :]
     wanted = tl.max(tl.load(CHOSEN + at_page, mask=loaded, other=0).to(tl.int32), 0)
