@@ -104,6 +104,7 @@ def test_onnx_matches_onnxruntime(tmp_path):
     ],
 )
 def test_alphas_that_onnx_cannot_compute_are_refused_in_words(options, says):
+    pytest.importorskip("onnxscript", reason="pip install 'contmax[onnx]'")
     attend = Context(ContinuousAttention(LINE, **options), "loc", "scale").eval()
     with pytest.raises(torch.onnx.OnnxExporterError) as raised:
         torch.onnx.export(attend, (torch.randn(2, 12, 4), *PLACES), dynamo=True, verbose=False)
