@@ -24,8 +24,8 @@ from contmax.attention._reference import repeated_heads, scores_of
 from contmax.kernels.attention import PAGES_OF_GROUP, ROUNDING_OF_PAGES, Bounded, Boxes, pages_fit
 from contmax.maps._threshold import newton_normaliser
 
-# Keys per page.
-_SIZES = (32, 64, 128)
+# Keys per page, and their default.
+_SIZES, _SIZE = (32, 64, 128), 64
 # On a GPU keys of fewer bytes are all read, because this takes less time than to choose pages.
 _FEWEST_BYTES = 256 * 2**20
 
@@ -78,7 +78,7 @@ class KeyPages:
         True
     """
 
-    def __init__(self, key: Float[Tensor, "..."], *, size: int = 64, capacity: int | None = None) -> None:
+    def __init__(self, key: Float[Tensor, "..."], *, size: int = _SIZE, capacity: int | None = None) -> None:
         if size not in _SIZES:
             raise ValueError(f"size counts the keys of a page: 32, 64 or 128; got {size}.")
         if key.dim() < 3:
@@ -156,10 +156,12 @@ def attend_certified(
         attend: computes the means for given inputs by reading all keys. Where no kernel skips pages, the inputs get a
             mask that allows only keys in the pages that count as read.
     """
-    pages = _checked_pages(pages, inputs)
-    if budget is not None and budget < pages.size:
+    if pages is not None:
+        _check_pages(pages, inputs)
+    size = _SIZE if pages is None else pages.size
+    if budget is not None and budget < size:
         raise ValueError(
-            f"key_budget must be at least the {pages.size} keys of a page; got {budget}. Make smaller pages: "
+            f"key_budget must be at least the {size} keys of a page; got {budget}. Make smaller pages: "
             "KeyPages(key, size=32)."
         )
     # A threshold can rule out pages only for few queries and 1 < α ≤ 2, without a gradient, cap or sinks.
@@ -167,14 +169,16 @@ def attend_certified(
     has_threshold = has_threshold and inputs.softcap is None and inputs.sinks is None
     if inputs.key.shape[-2] == 0 or not has_threshold or not is_decoding(inputs):
         return attend(inputs), _of_all_keys(inputs)
+    by_kernels = backend_of_attention(inputs, 0.0) is Backend.TRITON and pages_fit(*inputs[:3], size)
+    if by_kernels and budget is None and inputs.key.numel() * inputs.key.element_size() < _FEWEST_BYTES:
+        return attend(inputs), _of_all_keys(inputs)
+    pages = KeyPages(inputs.key) if pages is None else pages
     count = pages.low.shape[-2]
     most = None if budget is None else min(count, budget // pages.size)
     # Autocast may have rounded the keys. Rounding preserves order, so the rounded boxes are those of the rounded keys.
     low, high = (x.to(inputs.key.dtype) for x in (pages.low, pages.high))
     boxes = Boxes(low, high, pages.size, most)
-    if backend_of_attention(inputs, 0.0) is Backend.TRITON and pages_fit(*inputs[:3], pages.size):
-        if budget is None and inputs.key.numel() * inputs.key.element_size() < _FEWEST_BYTES:
-            return attend(inputs), _of_all_keys(inputs)
+    if by_kernels:
         output, bounded = decode_by_pages(inputs, boxes)
         return output, _certificate(bounded, inputs, boxes)[1] if certifies else None
     read, certificate = _certificate(_bounded(inputs, boxes), inputs, boxes)
@@ -188,10 +192,8 @@ def _of_all_keys(inputs: Inputs) -> Certificate:
     return Certificate(keys_read, torch.ones_like(keys_read, dtype=torch.bool))
 
 
-def _checked_pages(pages: KeyPages | None, inputs: Inputs) -> KeyPages:
+def _check_pages(pages: KeyPages, inputs: Inputs) -> None:
     key = inputs.key
-    if pages is None:
-        return KeyPages(key)
     needed = (*key.shape[:-2], -(-key.shape[-2] // pages.size), key.shape[-1])
     if pages.low.shape != needed or pages.low.device != key.device:
         raise ValueError(
@@ -199,7 +201,6 @@ def _checked_pages(pages: KeyPages | None, inputs: Inputs) -> KeyPages:
             f"{pages.low.device}. Append new keys to the pages as the "
             "cache grows: pages.append(key[..., -1:, :])."
         )
-    return pages
 
 
 def _bounded(inputs: Inputs, boxes: Boxes) -> Bounded:
