@@ -147,7 +147,9 @@ def table(done: list[dict[str, Any]]) -> str:
 def store(done: list[dict[str, Any]]) -> None:
     """Write the results into `results/versions.json`, beside those of points that were tried before."""
     before = json.loads(RESULTS.read_text(encoding="utf-8"))["points"] if RESULTS.exists() else {}
-    now = {result["point"]: {key: value for key, value in result.items() if key != "point"} for result in done}
+    git = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False)
+    commit = {"commit": git.stdout.strip()}
+    now = {result["point"]: {k: v for k, v in result.items() if k != "point"} | commit for result in done}
     content = {"command": "make test-versions", "points": before | now}
     RESULTS.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
