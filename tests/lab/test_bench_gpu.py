@@ -157,7 +157,8 @@ def test_maps():
     figures = small_run(maps_figures)
     timed = [f for f in figures if f.at_most is not None]
     assert {f.column for f in timed} == {
-        "sparsemax", "entmax α=1.5", "entmax α=4/3", "entmax α=1.3", "entmax, learned α"
+        "sparsemax", "entmax α=1.5", "entmax α=4/3", "entmax α=1.3", "entmax, learned α",
+        "entmax α=1.5, one call", "entmax α=1.5, eight calls in a row",
     }  # fmt: skip
     assert all(f.value in (2.0, 3.0) for f in timed), [f.details for f in timed if f.value not in (2.0, 3.0)]
     assert any("wall clock of eager calls" in f.table for f in figures)

@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy
 import contmax
 from contmax_lab.bench._figure import Figure, gpu_suite, peer
 from contmax_lab.bench._measuring import Call, Clock, Effort
-from contmax_lab.bench._work import Contest, Work
+from contmax_lab.bench._work import Contest, Work, device_ratio
 
 _MAPS = "forward + backward: device time / torch.softmax"
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -25,6 +25,10 @@ _EAGER = (_LARGE[0], _SMALL[0])
 _OTHER, _LEARNED = "entmax α=1.3", "entmax, learned α"
 # Shapes on which all named maps have a target of their own.
 _LIMITS = {(256, 128000): 1.2, (65536, 64): 1.0, (32768, 512): 1.0}
+# Calls one after the other in one compiled function, and the target of both.
+_COMPILED = "compiled by torch.compile, forward + backward: wall clock / compiled torch.softmax"
+_COMPILED_CALLS = {"one call": 1, "eight calls in a row": 8}
+_COMPILED_AT_MOST = 1.3
 _LOSSES = "forward + backward: device time / F.cross_entropy"
 _MEMORY = "peak memory beyond the gradient / memory of the logits"
 _LINEAR = "linear layer and loss, forward + backward: device time / logits first, then entmax_loss"
@@ -56,6 +60,9 @@ def maps_figures(effort: Effort, clock: Clock) -> Iterator[Figure]:
                 column = "an autograd.Function that computes nothing"
                 alone = dataclasses.replace(contest, ours=idle, column=column, eager_at_most=None)
                 yield alone.eager_figure(clock, effort)
+    for calls in _COMPILED_CALLS:
+        for dtype in _DTYPES:
+            yield _compiled(shapes[0] if effort.small else _LARGE[0], dtype, calls, clock, effort)
 
 
 def _map_contest(shape: Shape, dtype: str, column: str, device: str) -> Contest:
@@ -81,6 +88,27 @@ def _map_contest(shape: Shape, dtype: str, column: str, device: str) -> Contest:
         eager_at_most=1.5 if shape in _EAGER and column in _NAMED else None,
         peers=_map_peers(scores, cotangent, alpha, compiled=shape == _LARGE[0]),
     )
+
+
+def _compiled(shape: Shape, dtype: str, calls: str, clock: Clock, effort: Effort) -> Figure:
+    """Calls of α-entmax, each on the probabilities of the call before, compiled as one function."""
+    generator = torch.Generator(clock.device).manual_seed(0)
+    scores = _scores(shape, _DTYPES[dtype], generator)
+    cotangent = torch.randn(shape, device=clock.device, generator=generator).to(scores.dtype)
+
+    def in_a_row(function: Callable[[Tensor], Tensor]) -> Work:
+        def all_calls(x: Tensor) -> Tensor:
+            for _ in range(_COMPILED_CALLS[calls]):
+                x = function(x)
+            return x
+
+        compiled = all_calls if effort.small else torch.compile(all_calls, fullgraph=True, dynamic=False)
+        return Work(compiled, (scores,), cotangent)
+
+    works = {"contmax": in_a_row(lambda x: contmax.entmax(x, 1.5)), "torch": in_a_row(lambda x: torch.softmax(x, -1))}
+    patient = effort if effort.small else dataclasses.replace(effort, fewest_rounds=21, most_rounds=51, budget=1.0)
+    place = {"table": _COMPILED, "row": f"{shape} {dtype}", "column": f"entmax α=1.5, {calls}"}
+    return device_ratio(clock.wall_times(works, patient), "contmax", **place, at_most=_COMPILED_AT_MOST)
 
 
 def _least_bytes(p: Tensor) -> int:
