@@ -315,7 +315,8 @@ def draw_gpt(results: dict[str, Any], path: Path) -> None:
     picture = Picture(figsize=(10, 3.2), layout="constrained")
     shown = [("bits", "bits per byte"), ("support", "keys with weight per query"), ("seconds", "milliseconds per step")]
     figures = [f for f in results["figures"] if f["table"] == _TRAINED]
-    first = next((f["row"].removesuffix(f", {_SOFTMAX.name}") for f in figures if f["row"].endswith(_SOFTMAX.name)), "")
+    ends = f", {_ENTMAX.name}"
+    first = next((f["row"].removesuffix(ends) for f in figures if f["row"].endswith(ends)), "")
     for axes, (name, label) in zip(picture.subplots(1, 3), shown, strict=True):
         for figure in figures:
             if figure["row"].startswith(f"{first}, "):
