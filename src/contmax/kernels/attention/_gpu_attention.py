@@ -28,7 +28,7 @@ from contmax.kernels.attention._sizes import DecodingSizes, decoding_sizes
 def attend(
     query: Tensor, key: Tensor, value: Tensor, alpha: float | Tensor, options: AttentionOptions, needs_gradient: bool
 ) -> list[Tensor]:
-    """Run the operator `attention`: with many keys, candidate lists and their means; then the blocks without lists."""
+    """Run the operator `attention`: average over candidate lists, if keys are many; then attend in other blocks."""
     call = AttentionCall(query, key, value, alpha, options)
     out, *rest = empty_attended(query, key, value, alpha, options, needs_gradient)
     lists = AttentionLists(*rest)
@@ -67,7 +67,7 @@ def attend_backward(
     d_query, d_key, d_value = (x.new_empty(x.shape) for x in (call.query, call.key, call.value))
     sizes = (call.query.shape[:3] if needs_alpha else (1,), lists.states.shape[:2])
     d_alpha, along = call.empty(torch.float32, *sizes)
-    offsets = dense_key = dense_value = g  # placeholders, not read without lists
+    offsets = dense_key = dense_value = g  # placeholders, which kernels read only if there are lists
     if not lists.are_empty:
         cells_shape, rank, of_queries, of_keys = listed_gradients(call.kind, g.stride()[:3], needs_alpha)
         cells = torch.zeros(cells_shape, dtype=torch.int32, device=g.device)

@@ -46,7 +46,7 @@ _FEWEST = tl.constexpr(64)
 # threads of a program take the same branch, whether they read before or after the write.
 DENSE_BY_MAXIMA = tl.constexpr(1)
 DENSE_BY_LISTS = tl.constexpr(2)
-# A block is dense if at least this share of the keys that the rows of a program may attend may have mass. Exempt are
+# A block is dense if, of all keys allowed to the rows of a program, at least this share may have mass. Exempt are
 # blocks whose rows have at most _SHORTEST_WHOLE keys each: their lists are short in any case.
 _NEARLY_ALL = tl.constexpr(0.875)
 _SHORTEST_WHOLE = tl.constexpr(64)

@@ -182,11 +182,10 @@ def score_keys(
 
 @triton.jit
 def _upper_bound(normaliser, epsilon, size, K: tl.constexpr):
-    """A lower bound of the threshold, less the maximum, (R,), from a lower bound of the normaliser.
+    """A number, (R,), up to which scores less their row's maximum have no mass, from a lower bound of the normaliser.
 
-    Scores less the maximum of their row have no mass up to this number.
-
-    `size` is the magnitude of the scores, to which their rounding errors are proportional.
+    It is a lower bound of the threshold less the maximum. `size` is the magnitude of the scores, to which their
+    rounding errors are proportional.
     """
     reaches = epsilon > 0.0
     reach = 1.0 / tl.where(reaches, epsilon, 1.0)
@@ -211,8 +210,8 @@ def first_threshold(maxima, maximum, epsilon, K: tl.constexpr):
 def _estimate(X, end, maximum, epsilon, K: tl.constexpr, SAMPLE: tl.constexpr):
     """An estimate of the normaliser A and of t, (1,) each, for a row of `end` scores X in memory, from a sample.
 
-    A sample of SAMPLE of the n = `end` scores should have SAMPLE/n of the mass: Σ uᵏ = SAMPLE/n for its roots u. Then
-    Σ (su)ᵏ = 1 for s = (n/SAMPLE)^ε: solve the sample with the scores s·y, and divide its t by s.
+    The sample, SAMPLE of the n = `end` scores, should have SAMPLE/n of the mass: Σ uᵏ = SAMPLE/n for its roots u. Then
+    Σ (su)ᵏ = 1 for s = (n/SAMPLE)^ε: multiply the scores of the sample by s, solve for t, and divide t by s.
     """
     place = tl.arange(0, SAMPLE)
     # The sample consists of runs of eight neighbours: each run lies in one sector of memory.

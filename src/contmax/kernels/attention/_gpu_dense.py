@@ -197,7 +197,7 @@ def attend_dense(
 ):  # fmt: skip
     """Write OUT (heads, queries, C) of dense blocks that `solve_dense` solved; with NEEDS_MEANS also STATES and MEANS.
 
-    STATES (heads, queries, 4) are `state_of_rows`, MEANS (heads, queries, C) means of the values with weights p^{2−α}.
+    STATES (heads, queries, 4) gets `state_of_rows`; MEANS (heads, queries, C) means of the values weighted by p^{2−α}.
     """
     ROUGH: tl.constexpr = Q.dtype.element_ty != tl.float32  # four digits are enough in half precision
     block, head, b, h = last_block_and_head(abreast, heads)

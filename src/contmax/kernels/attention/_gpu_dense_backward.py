@@ -41,9 +41,9 @@ def _state_of(STATES, rows):
 
 @triton.jit
 def _rates(p, u, epsilon, K: tl.constexpr, ROUGH: tl.constexpr):
-    """`curvature` of p (R, n), for the gradient of α: ∂/∂α log_{2−α} p; finite but arbitrary where p is 0.
+    """D = ∂/∂α log_{2−α} p of p (R, n), which the gradient of α needs; finite but arbitrary where p is 0.
 
-    If ROUGH and K is not ANY_POWER, the result is ε² times the curvature, computed from u = p^ε.
+    If ROUGH and K is not ANY_POWER, the result is ε²·D, computed from u = p^ε; else `curvature` computes D.
     """
     if ROUGH and K != ANY_POWER:
         return tl.fma(u, tl.fma(tl.maximum(quick_log2(u), -150.0), 0.69314718, -1.0), 1.0)
@@ -152,7 +152,7 @@ def dense_keys_backward(
             head = b * heads + h
             extras = Extras(scale, M + (b * mb + h * mh), (mi, mj), HAS_MASK, B + (b * bb + h * bh), (bi, bj), HAS_BIAS)
             epsilon = epsilon_of_heads(A, fixed_epsilon, h, PER_HEAD, DENSE_ROWS)
-            # Visit the blocks of rows with mass in these keys in runs of neighbours, because Triton pipelines a run.
+            # Visit runs of consecutive blocks of rows with mass in these keys: Triton pipelines the loop over a run.
             low, high = first_and_end(DENSE, head * row_blocks + blocks, blocks < row_blocks)
             has_mass = (low <= n // COLUMNS) & (n // COLUMNS < high)
             for POWER in tl.static_range(ORDER, 1 if PER_HEAD else ORDER + 1):

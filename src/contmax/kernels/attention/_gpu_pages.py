@@ -33,8 +33,8 @@ _FEW_FIRSTS = tl.constexpr(16)
 @triton.jit
 def _place_of(ranks, places, turn):
     """The place whose rank is turn + 1; the wanted places have the ranks 1, 2, …, the others 0."""
-    # A loop `for turn in range(…)` finds its page with this sum, because Triton loads ahead in such loops; in nested
-    # loops over runs of neighbouring pages it would not.
+    # With this sum a single loop over `turn` visits all wanted pages, and Triton loads pages ahead. In nested loops
+    # over runs of neighbouring pages it would not.
     return tl.sum(tl.where(ranks == turn + 1, places, 0), 0)
 
 
@@ -117,7 +117,7 @@ def bound_pages(
 
 @triton.jit(do_not_specialize=("pages", "budget"))
 def choose_pages(BOUNDS, CHOSEN, pages, budget, ALL_PAGES: tl.constexpr):
-    """Write CHOSEN (rows, pages), uint8: 1 for the `budget` pages with the largest bounds; among equals the earlier.
+    """Write CHOSEN (rows, pages), uint8: 1 for the `budget` pages with the largest bounds; of equal ones the first.
 
     Pages with the bound −∞ have no key that may be attended, and are never chosen.
     """
@@ -141,7 +141,7 @@ def choose_pages(BOUNDS, CHOSEN, pages, budget, ALL_PAGES: tl.constexpr):
 
 @triton.jit
 def _threshold_of(maxima, epsilon, K: tl.constexpr):
-    """A lower bound of the threshold τ, (R,), from some scores (R, n) of each row; −∞, to read all, without one."""
+    """A lower bound of the threshold τ, (R,), from some scores (R, n) of each row; −∞ if they give none (read all)."""
     maximum = tl.reduce(maxima, 1, larger)
     _, _, below = first_threshold(maxima, maximum, epsilon, K)
     is_bounded = (maximum * 0.0 == 0.0) & (epsilon == epsilon) & (maximum > 0.5 * NOTHING)
@@ -153,7 +153,7 @@ def bound_thresholds(
     A, MAXIMA, THRESHOLDS, tiles, queries, heads, fixed_epsilon,
     ORDER: tl.constexpr, PER_HEAD: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """Write THRESHOLDS (B·H·Q,), `_threshold_of` all tile maxima."""
+    """Write THRESHOLDS (B·H·Q,): lower bounds of the thresholds, by `_threshold_of` from all tile maxima."""
     row = tl.program_id(0).to(tl.int64)
     tile = tl.arange(0, WIDE)
     maxima = tl.load(MAXIMA + row * tiles + tile, mask=tile < tiles, other=NOTHING)[None, :]
@@ -171,7 +171,7 @@ def score_pages(
     COLUMNS: tl.constexpr, TILES: tl.constexpr, STAGES: tl.constexpr, PAGE: tl.constexpr, BLOCKS: tl.constexpr,
     GROUPS: tl.constexpr, HAS_BUDGET: tl.constexpr, FEW: tl.constexpr,
 ):  # fmt: skip
-    """Like `score_keys`, but of pages that are not read only the tile maxima are written, as NOTHING.
+    """Do what `score_keys` does, for pages that are read; for all other pages write only the tile maxima, as NOTHING.
 
     A program has up to BLOCKS blocks of keys.
 
@@ -197,7 +197,7 @@ def score_pages(
         of_group = tl.arange(0, GROUPS)
         is_first = block.inside[:, None] & (of_group < groups)[None, :]
         firsts = tl.load(FIRSTS + block.row[:, None] * groups + of_group[None, :], mask=is_first, other=NOTHING)
-        # Every program bounds the thresholds of its rows. To save time, merge groups of pages to their largest score.
+        # Every program bounds the thresholds of its rows. To save time, merge groups of pages: keep the largest score.
         firsts = tl.reduce(tl.reshape(firsts, [ROWS, GROUPS // _FEW_FIRSTS, _FEW_FIRSTS]), 1, larger)
         threshold = _threshold_of(firsts, epsilon_of_heads(A, fixed_epsilon, block.h, PER_HEAD, ROWS), ORDER)
         if tl.program_id(0) == 0:

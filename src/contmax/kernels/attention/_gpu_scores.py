@@ -291,7 +291,7 @@ def line_of_roots(maximum, t, epsilon, unit, K: tl.constexpr):
 
 @triton.jit
 def powers_of_line(x, slope, base, epsilon, K: tl.constexpr):
-    """Weights, escorts and roots of scores x, (R, n), to four digits; `slope` and `base` are `line_of_roots`."""
+    """Weights, escorts and roots of scores x, (R, n), to four digits; `slope` and `base` come from `line_of_roots`."""
     u = tl.fma(x, slope[:, None], base[:, None])
     # At α = 2 (K = 1) roots up to the rounding error of the line, a multiple of |base|, count as 0.
     u = tl.where(u > (tl.abs(base) * AT_THRESHOLD)[:, None], u, 0.0) if K == 1 else tl.maximum(u, 0.0)
@@ -301,7 +301,7 @@ def powers_of_line(x, slope, base, epsilon, K: tl.constexpr):
 
 @triton.jit
 def state_of_weights(maximum, t, epsilon, unit, K: tl.constexpr, ROUGH: tl.constexpr):
-    """Two numbers per row for `weights_of_scores`: `line_of_roots` if ROUGH and K ≠ ANY_POWER, else maximum and t."""
+    """Two numbers per row for `weights_of_scores`: slope and base if ROUGH and K ≠ ANY_POWER, else maximum and t."""
     if ROUGH and K != ANY_POWER:
         return line_of_roots(maximum, t, epsilon, unit, K)
     else:
@@ -310,7 +310,7 @@ def state_of_weights(maximum, t, epsilon, unit, K: tl.constexpr, ROUGH: tl.const
 
 @triton.jit
 def weights_of_scores(x, first, second, epsilon, unit, K: tl.constexpr, ROUGH: tl.constexpr):
-    """Weights, escorts and roots of scores x; `first` and `second` are `state_of_weights`.
+    """Weights, escorts and roots of scores x; `first` and `second` come from `state_of_weights`.
 
     Roots are computed only if ROUGH and K ≠ ANY_POWER; else the third result is the weights again.
     """
@@ -324,7 +324,7 @@ def weights_of_scores(x, first, second, epsilon, unit, K: tl.constexpr, ROUGH: t
 
 @triton.jit
 def probabilities(x, state, epsilon, unit, K: tl.constexpr, ROUGH: tl.constexpr):
-    """p, p^{2−α} and, if ROUGH and K ≠ ANY_POWER, p^{α−1} of scores (rows, keys); `state` is `state_of_rows`.
+    """p, p^{2−α} and, if ROUGH and K ≠ ANY_POWER, p^{α−1} of scores (rows, keys), from the `state_of_rows`.
 
     Under other conditions the third result is not p^{α−1}, and callers must not use it.
     """
@@ -338,7 +338,7 @@ def probabilities(x, state, epsilon, unit, K: tl.constexpr, ROUGH: tl.constexpr)
 def state_of_rows(maximum, t, total, epsilon, unit, K: tl.constexpr, ROUGH: tl.constexpr):
     """Four numbers per row for `probabilities`; `total`, (R,), is the sum of the row's weights.
 
-    The first two are `state_of_weights`, with a line of roots scaled to give p^{α−1}. The others are factors of weights
+    The first two come from `state_of_weights`, a line being scaled to give p^{α−1}. The others are factors of weights
     and escorts, 1/total and 1/total^{2−α}: p = weight/total, p^{2−α} = escort/total^{2−α}.
     """
     log_factor = -log(tl.where(total > 0.0, total, 1.0))
@@ -357,7 +357,7 @@ def by_lane(x):
 
 @triton.jit
 def by_lane_of_products(a, b):
-    """`by_lane` of a·b. The compiler must not fuse products and sums (`gpu/README.md`); `tl.fma` fuses half of them."""
+    """`by_lane` of a·b. Launches contract no products and sums (`gpu/README.md`); `tl.fma` contracts half of them."""
     shape: tl.constexpr = [a.shape[0], a.shape[1] // (2 * LANES), LANES, 2]
     a_left, a_right = tl.split(tl.reshape(a, shape))
     b_left, b_right = tl.split(tl.reshape(b, shape))

@@ -7,9 +7,9 @@ over the last bits of the score, of whose 24 bits 15 or more remain for up to 2�
 precision; `list_undecided` computes scores of float32 again.
 
 Keys are read from the last to the first, because keys near a query often have the largest scores. A block of keys is
-skipped if each of its scores is more than 1/(α − 1) below a score that its row has already seen, because no
-key of the block has mass. (In any other block a product of −∞ becomes NaN when its place is written over its last
-bits, and its row becomes NaN.)
+skipped if each of its scores is more than 1/(α − 1) below a score that its row has already seen: then no key of the
+block has mass. (If a block with a score of −∞ is not skipped, this score becomes NaN when its place is written over its
+last bits, and so does the row.)
 """
 
 import triton

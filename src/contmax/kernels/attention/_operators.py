@@ -59,7 +59,7 @@ class AttentionLists(NamedTuple):
     # (B·G,), int32, 0 or 1. With lists: whether any row of the key head is in a dense block. Without lists: whether
     # any row of the key head has a shift ≠ 0.
     marks: Tensor
-    states: Tensor  # (B·H, Q, 4), float32: what gives p in dense blocks from the scores (`_gpu_scores.state_of_rows`)
+    states: Tensor  # (B·H, Q, 4), float32: turn scores of dense blocks into p (`_gpu_scores.state_of_rows`)
     means: Tensor  # (B·H, Q, c), float32: for rows of dense blocks, means of the values with weights p^{2−α}
     # (B·H, Q), float32: a number, mostly 0, subtracted from all scores of a row (`_gpu_scores.shift_of_rows`).
     shifts: Tensor

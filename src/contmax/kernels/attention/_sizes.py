@@ -42,7 +42,7 @@ def widest_head(like: Tensor) -> int:
 def most_keys_without_lists(alpha: float | Tensor, like: Tensor) -> int:
     """Rows of up to this number of keys have no lists: in the dtype of `like` products of whole tiles cost less."""
     if like.element_size() > 2:
-        return 0  # float32 products take several times as long
+        return 0  # products of float32 take several times as long as those of half precision
     has_long_lists = isinstance(alpha, float) and alpha <= _SMALL_ALPHA
     return _FEW_KEYS * 4 if has_long_lists else _FEW_KEYS
 

@@ -53,7 +53,7 @@ def inlined(**options: Any) -> Callable[[Callable[..., Any]], Any]:
 
 
 def kept(compiled: Any) -> tuple[str | None, bool]:
-    """The cache folder of a kernel, None without one; and whether it holds code compiled from the present sources."""
+    """The cache folder of a kernel, or None; and whether the folder holds code compiled from the present sources."""
     cache = compiled._cache
     return cache.cache_path, isinstance(cache, _CacheByDigest) and bool(cache._cache_file._load_index())
 

@@ -138,9 +138,9 @@ class ReadyLaunch:
 
 @cached
 def _compiled_kernels(*known: Any) -> dict[tuple[Any, ...], DirectCall]:
-    """A dictionary from kinds of tensors to compiled kernels, empty at first.
+    """A dictionary from kinds of tensors to compiled kernels, empty at first; `Launch` fills it.
 
-    There is one dictionary for each `known`: a function, the options of its launch, and the kinds of its numbers.
+    Each combination `known` of function, launch options and kinds of numbers has its own dictionary.
     """
     return {}
 

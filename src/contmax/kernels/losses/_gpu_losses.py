@@ -168,7 +168,7 @@ def loss_gradient(
     """Store g (p̂ − (1−s) q − s u), and if NEEDS_TARGET the gradient of soft targets, g (1−s) (∂Ω/∂q − z)/S.
 
     The smoothing is s, u is uniform on the allowed classes, and S is the sum of a row's soft targets.
-    Rows with g = 0 are not read, nor are logits of tiles without mass unless NEEDS_TARGET.
+    The kernel skips rows with g = 0 and, unless NEEDS_TARGET, the logits of tiles without mass.
     """
     r = tl.program_id(0)
     row = r + tl.arange(0, 1)
@@ -205,7 +205,7 @@ def loss_gradient(
             x = tl.load(X + at + columns, mask=allowed, other=-float("inf")).to(tl.float32)
             residual += tl.sum(probabilities(x[None, :], top, t, inverse, epsilon, K), 0)
             if NEEDS_TARGET:
-                # If a target > 0 has score −inf, the loss is +inf whatever the other scores are: omit z = ∂⟨z, q⟩/∂q.
+                # If a target > 0 has score −inf, the loss is +inf for any other scores z: omit z, the slope of ⟨z, q⟩.
                 score = tl.where((scale > 0.0) & (x > -float("inf")), x - top, 0.0)
                 slope = tl.sum(slope_of_negentropy(target[None, :], scale, smoothing, epsilon, K), 0) - score
                 tl.store(DY + here, saturated(tl.where(wanted, g * tl.abs(scale) * slope, 0.0), DY), mask=inside)

@@ -98,7 +98,7 @@ def _every_class(hidden: Tensor, statistics: Tensor, g: Tensor, share: float) ->
     """−s/C Σ_t g_t (h_t, 1), (D + 1,) in float32, which smoothing adds to the gradient of each class's weight and bias.
 
     `share` is s/C. The term is NaN if a cotangent is not finite, or if a token with g ≠ 0 has a NaN logit, and so a NaN
-    in its statistic t.
+    in column 1 of the statistics.
     """
     broken = torch.where(g == 0, 0, (statistics[:, 1] + g) * 0).sum()
     if share == 0:
@@ -192,7 +192,7 @@ def _sum_rows(
         high = a.to(h.dtype)
         total = tl.dot(high, h, total, input_precision="ieee")
         if h.dtype != tl.float32:
-            # Add the product with the rounding errors of the coefficients.
+            # The coefficients were rounded to half precision: add the product with their rounding errors.
             total = tl.dot((a - high.to(tl.float32)).to(h.dtype), h, total)
     long = tl.load(LONG)
     columns = tl.program_id(0) * CLASSES + tl.arange(0, CLASSES)

@@ -5,7 +5,7 @@ A β-Gaussian is a mixture of Gaussians N(μ, V/s), and the law of the scale is 
 large ν. The law needs the variance of a β-Gaussian, η = 1/ν and a normaliser, with their derivatives, all of
 them computed once per density. The formulas are in `contmax.densities._profile`, `contmax.numerics._radial` and
 `contmax.expectations._scale_mean`. Functions that underflow on the whole support of a density are skipped. The others
-fill the blocks of `_cpu_scale_path`, where the line is a plane with c = g = 0.
+fill the blocks of `_cpu_scale_path`, which treats the line as a plane: the numbers c and g of a pair are 0.
 """
 
 import math

@@ -4,9 +4,9 @@ A β-Gaussian is a mixture of Gaussians N(μ, V/s), and the law of the scale is 
 in `contmax.expectations` (`_scale_mean`, `_gaussian_forms`) explains the algorithm, the numbers a, b, c, n, g of a
 pair, the number ν (`order`) of the law, and the path of s in the complex plane.
 
-A block is one array `w`; its rows lie at known
-distances, so that LLVM sees that they do not overlap. `f`, the dtype of the array, converts constants to its precision.
-The polynomials of sin and cos are from Cephes, the polynomial of arctan is minimax (Remez).
+A block is one array `w`; its rows lie at known distances, so that LLVM sees that they do not overlap. `f`, the dtype of
+the array, converts constants to its precision. The polynomials of sin and cos are from Cephes, the polynomial of arctan
+is minimax (Remez).
 """
 
 import math

@@ -29,16 +29,16 @@ _LEAST, _MOST = tl.constexpr(1e-7), tl.constexpr(1e6)
 _INVERSE_SQRT_2PI = tl.constexpr(0.3989422804014327)
 # Rules by ε: heavy tails below _TAILS, visible ends from _EDGES on, bells between.
 _TAILS, _EDGES = tl.constexpr(-0.02), tl.constexpr(0.25)
-# The most functions of a program (forward, backward), and the functions of a thread, measured on an H200.
+# The most basis functions of a program (forward, backward), and basis functions of a thread, measured on an H200.
 _COLUMNS, _BACKWARD_COLUMNS, _TOGETHER = 512, 128, 8
-# Where gradients of functions are needed, a program takes several densities one after the other: the number of all
-# densities // _FEW, rounded up to a power of two, from 1 to 16.
+# Where gradients of basis functions are needed, a program takes several densities one after the other: the
+# number of all densities // _FEW, rounded up to a power of two, from 1 to 16.
 _FEW = 1024
 
 
 @triton.jit
 def _gap_in_range(gap):
-    """ε = α − 1, at most _MOST and at least _LEAST from 0; NaN stays NaN."""
+    """ε = α − 1, lowered to at most _MOST; _LEAST in place of any ε nearer to 0; NaN stays NaN."""
     gap = tl.where(gap > _MOST, _MOST, gap)
     return tl.where(tl.abs(gap) < _LEAST, _LEAST, gap)
 
@@ -109,7 +109,7 @@ def _tail_law(gap):
 
 @triton.jit
 def _values_and_slopes(mu, scale_ptr, alpha_ptr, row, gap, centre, width, bell_rule, edge_rule, PER_ROW: tl.constexpr):
-    """r; ∂r/∂(μ, ℓ, σ_j, α), with ℓ the length b, a or √V of the rule; ∂ℓ/∂σ; NaN if μ, σ or α is NaN, else 0."""
+    """r; ∂r/∂(μ, ℓ, σ_j, α), with ℓ = b, a or √V, the rule's length; ∂ℓ/∂σ; and NaN if μ, σ or α is NaN, else 0."""
     sigma = tl.load(scale_ptr + row).to(tl.float64)
     gap = _gap_in_range(tl.load(alpha_ptr + row).to(tl.float64) - 1.0 if PER_ROW else sigma * 0.0 + gap)
     log_b, weight, by_gap, log_constant, log_slope = _row_law(sigma, gap)
@@ -156,7 +156,7 @@ def any_fwd_kernel(
     columns, gap,
     PER_ROW: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """r of one density against a block of functions.
+    """r of one density against a block of basis functions.
 
     This kernel reads no slopes, so the compiler removes their arithmetic.
     """
@@ -274,6 +274,6 @@ def _launch_of_values(rows: int, columns: int, gap: float, per_row: bool) -> Lau
 
 
 def _block(columns: int, most: int) -> tuple[int, int]:
-    """Functions and warps of one program."""
+    """Basis functions and warps of one program."""
     block = min(power_of_two(columns), most)
     return block, max(1, block // (32 * _TOGETHER))

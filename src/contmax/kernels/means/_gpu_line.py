@@ -164,9 +164,9 @@ def rule_of(k: float, device: torch.device) -> tuple[Tensor, ...]:
 
 
 def _law(raised: bool, k: float) -> tuple[tuple[float, float], dict[str, int]]:
-    """The stretch F, C_k/√(2π) and compile-time constants; if `raised`, kernels compute the half-width a from σ.
+    """The stretch F, C_k/√(2π) and compile-time constants; if `raised`, kernels compute a from a power of σ.
 
-    With C_k the normaliser of (1 − y²)ᵏ on [−1, 1], a = F σ^{2k/(2k+1)} and F = (C_k (2k)ᵏ)^{1/(2k+1)}.
+    The half-width is a = F σ^{2k/(2k+1)}, F = (C_k (2k)ᵏ)^{1/(2k+1)}, and C_k normalises (1 − y²)ᵏ on [−1, 1].
     """
     if math.isinf(k):
         return (1.0, 1.0), {"K": -1, "RAISED": False, "PAIRS": _nodes(k) // 2}
@@ -180,7 +180,7 @@ def _nodes(k: float) -> int:
 
 
 def _block(rows: int, columns: int) -> tuple[int, int, int]:
-    """Densities, functions and warps of one program; for few pairs, programs are small, so that there are many."""
+    """Densities, basis functions and warps of one program; few pairs get small programs, so that there are many."""
     many = rows * columns >= 2**17
     block_columns = min(power_of_two(columns), 512)
     block_rows = max(1, min((512 if many else 128) // block_columns, power_of_two(rows)))

@@ -31,8 +31,8 @@ class Pairs:
     forward: Any  # the kernel of r, and with SLOPES also of ∂r/∂(μ, scale)
     backward: Any  # the kernel of the gradients
     dim: int  # N, 1 on the line and 2 on the plane
-    basis_numbers: int  # how many numbers a program writes for each function, for the gradients of functions
-    # Maps the total numbers of densities and functions to the densities, functions and warps of one program.
+    basis_numbers: int  # how many numbers a program writes for the gradients of each basis function
+    # Maps the total numbers of densities and basis functions to the numbers of both in one program, and its warps.
     block: Callable[[int, int], tuple[int, int, int]]
     # Maps k = 1/(α−1) to the last arguments of both kernels, and to their compile-time constants.
     law: Callable[[float], tuple[tuple[float, ...], dict[str, Any]]]

@@ -203,7 +203,7 @@ def rule_of(_: float, device: torch.device) -> tuple[Tensor, ...]:
 
 
 def _law(is_matrix: bool, k: float) -> tuple[tuple[float, ...], dict[str, int]]:
-    """The kernels' factor F, power p, normaliser and order ν of the law of the scale; and constants of compilation."""
+    """The kernels' factor F, power p, normaliser and order ν of the law of the scale; and compile-time constants."""
     kinds: dict[str, int] = {"MATRIX": is_matrix, "GAUSSIAN": math.isinf(k)}
     if math.isinf(k):
         return (1.0, 0.0, 1.0, 2.0), kinds
@@ -215,7 +215,7 @@ def _law(is_matrix: bool, k: float) -> tuple[tuple[float, ...], dict[str, int]]:
 
 
 def _block(rows: int, columns: int) -> tuple[int, int, int]:
-    """Densities, functions and warps of one program: one pair for each thread."""
+    """Densities, basis functions and warps of one program: each thread has one pair of a density and a function."""
     block_columns = min(power_of_two(columns), _BLOCK)
     return max(1, min(_BLOCK // block_columns, power_of_two(rows))), block_columns, 4
 

@@ -83,7 +83,7 @@ def _escort_and_base(distance, e, power):  # type: ignore[no-untyped-def]
 
 @inlined(error_model="numpy", fastmath=fast.CONTRACT)
 def _escort_and_base_from_one(distance, e, power):  # type: ignore[no-untyped-def]
-    """The results of `_escort_and_base`, from the same arguments, for c = 1, which is accurate as α → 1."""
+    """Escort and root as by `_escort_and_base`, but for c = 1, where t is A: this form stays accurate as α → 1."""
     kind = type(distance)
     zero, one = kind(0), kind(1)
     # For ε < 0 a score of −inf would give y = +inf: take the lowest finite number instead, where p = 0 too.

@@ -90,7 +90,7 @@ def sharpen(x, r, row, listed, places, distances, shares, p):  # type: ignore[no
 
 @njit
 def _list(x, r, lowest, listed, places):  # type: ignore[no-untyped-def]
-    """List the scores of row r above `lowest`, and their places, and return their number. Skip blocks without any."""
+    """List scores of row r above `lowest`, and their places; return their number. Skip blocks without such scores."""
     n, count = np.uint64(x.shape[1]), ZERO
     for start in range(ZERO, n, _BLOCK):
         stop = min(n, start + _BLOCK)
@@ -103,7 +103,7 @@ def _list(x, r, lowest, listed, places):  # type: ignore[no-untyped-def]
 
 @njit(error_model="numpy")
 def _measure(listed, count, row, near, distances):  # type: ignore[no-untyped-def]
-    """distances ← v + 1/ε if `near`, else v = x − max x, of the listed x, but −inf at maxima; counts the maxima."""
+    """Write v = x − max x of each listed x, plus 1/ε if `near`, to `distances`, −inf at maxima; count the maxima."""
     top, maxima, rest_of_k = np.float64(row.top), 0, _rest_of_inverse(row.epsilon, row.k)
     for i in range(count):
         x = np.float64(listed[i])

@@ -52,7 +52,7 @@ def integer_order(epsilon, eps):  # type: ignore[no-untyped-def]
         return 0
     k = 1.0 / epsilon
     nearest = int(k + 0.5)
-    # Next to α = 1.2, ε may exceed _FAR although k is 5 to rounding: there is no code for that order.
+    # Next to α = 1.2, ε may exceed _FAR although k is 5 up to rounding: there is no code for order 5.
     return nearest if nearest <= 4 and abs(k - nearest) < 8 * eps else 0
 
 
@@ -90,7 +90,7 @@ def bound(flat, eps, row):  # type: ignore[no-untyped-def]
         (Σ p)^ε = ‖[1 + ε(v − A)]₊‖_k ≥ Σ s (1 + ε(v − A)) / ‖s‖_{k/(k−1)},    ‖s‖_{k/(k−1)} ≤ S^{(m−1)ε} T^{1−mε}.
 
     So Σ p ≥ 1 at A = ⟨s, v⟩/T + (1 − N^{−ε})/ε with N = Tᵐ/S^{m−1}, and this A is the bound. The bound is exact for N
-    scores that all equal ⟨s, v⟩/T, and is a Newton step if k = m. For α ≤ 1 it is Jensen's, and all scores have mass.
+    scores that all equal ⟨s, v⟩/T, and is a Newton step if k = m. For α ≤ 1 Jensen gives it; all scores have mass.
     """
     row.tolerance, row.lowest = np.inf, -np.inf
     if row.order > 0 or not row.top > -np.inf:
@@ -100,7 +100,7 @@ def bound(flat, eps, row):  # type: ignore[no-untyped-def]
         m = int(min(4.0, row.k))
         ratio = row.slope / row.mass
         a = row.origin + m / ratio + _shrunk(row.slope * integer_power(ratio, m - 1), row.epsilon, row.k)
-        # Rounding may take `a` past the root by a few units in the last place: step back farther than that.
+        # Rounding may put `a` above A by a few units in the last place: step back farther than that.
         _start_at(row, a - 64.0 * eps * (1.0 + a))
         row.lowest = normaliser(row) - row.k
     else:

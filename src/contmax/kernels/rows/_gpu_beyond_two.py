@@ -26,7 +26,7 @@ _LOG_ZERO = tl.constexpr(-1e5)
 
 @triton.jit
 def log_probability(x, lowest, log_v, epsilon):
-    """ln p_i(v) of scores x_i ≥ x_m, else _LOG_ZERO; `lowest` is x_m, `log_v` is ln v, or _LOG_ZERO for v = 0."""
+    """ln p_i(v) of scores x_i ≥ `lowest`, the least of the support, which has the probability v; _LOG_ZERO for ln 0."""
     above = x > lowest
     log_base = tl.where(above, tl.log(tl.where(above, x - lowest, 1.0) * epsilon) / epsilon, _LOG_ZERO)
     distance = tl.minimum(tl.abs(log_v - log_base), 1e4)
@@ -77,7 +77,7 @@ def last_log_probability(X, M, at, mask_at, n, lowest, epsilon, HAS_MASK: tl.con
     """ln v with Σ p_i(v) = 1, by Newton's method on the logarithm of Σ (p_i(v) − p_i(0)) within a bracket."""
     base = mass_and_slope(X, M, at, mask_at, n, lowest, epsilon * 0.0 + _LOG_ZERO, epsilon, HAS_MASK, CHUNK)[0]
     room = tl.maximum(1.0 - base, 1e-300)
-    # As v grows from 0, each p_i grows by at most v, p_m by v, all by `room`: with n < e²² points, room/e²² ≤ v ≤ room.
+    # As v grows from 0, each p_i grows by at most v, p_m by v, their sum by `room`: so room/n ≤ v ≤ room, and n < e²².
     high = tl.log(room)
     low = high - 22.0
     log_v = high
@@ -143,8 +143,8 @@ def curvature_of(log_p, y):
 def moved_by_alpha(p, log_p, log_s, last_log_p, epsilon):
     """s (D − D_j) with s = p^{2−α}, D from `curvature_of`, and D_j the D of the smallest p > 0.
 
-    The gradient of α is −Σ s D (g − ⟨g⟩), where g is the cotangent (`contmax.maps._jacobian`). A constant such as D_j
-    may be subtracted from D, because Σ s (g − ⟨g⟩) = 0.
+    The gradient of α is −Σ s D (g − ⟨g⟩), with the cotangent g (`contmax.maps._jacobian`). As Σ s (g − ⟨g⟩) = 0,
+    D − D_j may replace D. It is 0 at the smallest p, whose s is the largest and may overflow.
     """
     y, last = epsilon * log_p, epsilon * last_log_p
     near = tl.maximum(tl.abs(y), tl.abs(last)) <= 1.0

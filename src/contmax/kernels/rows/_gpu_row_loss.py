@@ -19,7 +19,7 @@ import triton.language as tl
 from contmax.kernels.rows._gpu_rows import inverse_cube_root
 from contmax.kernels.rows._gpu_solve import below, log, relative_weights
 
-# `deformed_log` replaces smaller numbers by this, because `log` takes none. Targets this small hardly change a loss.
+# `deformed_log` raises smaller numbers to this, the least that `log` takes. Targets so small hardly change a loss.
 _LEAST = tl.constexpr(1e-37)
 # In float32 the reference, `contmax.deformed.tsallis_negentropy`, uses the definition of Ω from this |α − 1| on, and a
 # stable form below it. The slopes of the two forms differ by a constant (`slope_of_negentropy`).
@@ -91,7 +91,7 @@ def deformed_log(y, epsilon, K: tl.constexpr):
 
 @triton.jit
 def soft_sums(y, below, epsilon, K: tl.constexpr):
-    """Σ y, Σ y h(y), Σ y·`below`, and whether a y > 0 has score −inf, (R,) each; `below` is scores less a maximum."""
+    """Σ y, Σ y log_{2−α} y and Σ y·`below` of targets y, and whether a y > 0 has `below` = −inf, (R,) each."""
     has_target = y > 0.0
     possible = below > -float("inf")
     # A NaN target stays NaN.
@@ -118,7 +118,7 @@ def soft_terms(mass, bits, product, impossible, epsilon, smoothing, K: tl.conste
 def slope_of_negentropy(y, scale, smoothing, epsilon, K: tl.constexpr):
     """∂Ω(q)/∂q at q = y/S for y > 0, else 0, (R, B); `scale`, (R,), is (1−s)/S from `soft_terms`."""
     q = y * (tl.abs(scale) / tl.where(smoothing < 1.0, 1.0 - smoothing, 1.0))[:, None]
-    # A constant does not change the slope along the simplex. With this one the slope equals the torch reference's.
+    # Adding a constant does not change the slope along the simplex; this one makes it equal the torch reference's.
     far = tl.abs(epsilon) >= _FAR_FROM_ONE
     constant = tl.where(far, 1.0 / tl.where(far, epsilon, 1.0), 1.0 / (1.0 + epsilon))
     return tl.where(q > 0.0, deformed_log(tl.where(q > 0.0, q, 1.0), epsilon, K) + constant[:, None], 0.0)

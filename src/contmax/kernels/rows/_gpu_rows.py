@@ -125,16 +125,16 @@ def curvature(p, epsilon, ROUGH: tl.constexpr = False):
 
 @triton.jit
 def unbiased(along, rest, rates, mass):
-    """`along` = Σ s D (g − ⟨g⟩), corrected for the rounding error of ⟨g⟩, without which `rest` = Σ s (g − ⟨g⟩) is 0.
+    """Correct `along` = Σ s D (g − ⟨g⟩) for the rounding error of ⟨g⟩, by which `rest` = Σ s (g − ⟨g⟩) is not 0.
 
-    `rates` is Σ s D, `mass` Σ s; each is (R,). s is p^{2−α}, D `curvature`.
+    `rates` is Σ s D and `mass` is Σ s, (R,) each, with s = p^{2−α} and D from `curvature`.
     """
     return along - rest * (rates / tl.where(mass > 0.0, mass, 1.0))
 
 
 @triton.jit
 def pulled_back(p, g, epsilon, K: tl.constexpr, ROUGH: tl.constexpr, NEEDS_ALPHA: tl.constexpr):
-    """Gradients of scores, s (g − ⟨g⟩), (R, B), and if NEEDS_ALPHA of α, −Σ s D (g − ⟨g⟩), (R,), D = `curvature`."""
+    """Gradients of scores, s (g − ⟨g⟩), (R, B), and if NEEDS_ALPHA of α, −Σ s D (g − ⟨g⟩), (R,), D from `curvature`."""
     s = escort_of(p, epsilon, K, ROUGH)
     # Subtract from g its value at the largest p: where one point has nearly all the mass, g − ⟨g⟩ would lose digits.
     anchor = tl.max(tl.where(p == tl.max(p, 1)[:, None], g, -float("inf")), 1)

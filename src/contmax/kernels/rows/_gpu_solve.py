@@ -28,8 +28,8 @@ _LAST_STEP_LINEAR = tl.constexpr(3e-7)
 # The most by which Σ p may exceed 1: if ROUGH, before the last step of `climb`; else after this step.
 _LAST_MASS_ROUGH = tl.constexpr(2e-2)
 _LAST_MASS = tl.constexpr(4e-6)
-# Roots up to this fraction of the largest root count as 0. In rows of tied scores the threshold may equal a score. At
-# α = 2 the gradient jumps there, so rounding must not lift this score above the threshold.
+# A root u of at most this fraction of the largest root counts as 0. In rows of tied scores the threshold may equal a
+# score. At α = 2 the gradient jumps at the threshold, so rounding must not lift the score above it.
 AT_THRESHOLD = tl.constexpr(4e-7)
 
 
@@ -123,7 +123,7 @@ def powers_of_roots(u, epsilon, K: tl.constexpr):
 def powers_of_pairs(u, K: tl.constexpr):
     """u^k and u^{k−1} of roots u ≥ 0, (R, B), each summed over pairs of neighbours, (R, B/2); K is 2, 3 or 4.
 
-    The compiler may not fuse products into sums in these kernels (`gpu/README.md`), so `tl.fma` fuses half of them.
+    The compiler contracts no products and sums (`gpu/README.md`): `tl.fma` contracts half of them.
     """
     left, right = tl.split(tl.reshape(u, [u.shape[0], u.shape[1] // 2, 2]))
     if K == 2:
@@ -222,7 +222,7 @@ def newton_step(total, slope, normaliser, t, epsilon, K: tl.constexpr, ROUGH: tl
 
 @triton.jit
 def is_climbing(step, t, K: tl.constexpr, ROUGH: tl.constexpr = False, TO_THE_END: tl.constexpr = False):
-    """(R,): whether `step` is so large that another can improve p (if TO_THE_END, even slightly); False for NaN."""
+    """Whether `step` is so large that another step can improve p (TO_THE_END: even slightly), (R,); False for NaN."""
     if K == 1 or TO_THE_END:
         return step > t * _LAST_STEP_LINEAR
     elif ROUGH:
@@ -233,7 +233,7 @@ def is_climbing(step, t, K: tl.constexpr, ROUGH: tl.constexpr = False, TO_THE_EN
 
 @triton.jit
 def exceeds(total, normaliser, t, epsilon, K: tl.constexpr, ROUGH: tl.constexpr):
-    """(R,): whether Σ p exceeds 1 by more than rounding, or, if ROUGH, by more than one further step corrects.
+    """Whether Σ p exceeds 1 by more than rounding or, if ROUGH, by more than one further step corrects, (R,).
 
     `total` is the sum of `relative_weights`. The size of a step does not show the excess: where many scores are next to
     the threshold, a small step moves much mass.
