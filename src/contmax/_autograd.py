@@ -26,7 +26,7 @@ from contmax._torch_private import (
     unwrap_if_dead,
 )
 
-# Computes what a kernel computes, from all inputs of the kernel; an input is None if it is absent or no tensor.
+# A function with the result of a kernel, from all inputs of the kernel; an input is None if absent or not a tensor.
 Reference = Callable[..., Tensor]
 # The cotangent of a reference's result: a tensor, or a tuple if the reference returns a tuple.
 Cotangent = Tensor | tuple[Tensor, ...]
@@ -64,7 +64,7 @@ def _require_one_forward_mode(arguments: tuple[Any, ...]) -> None:
     if len(levels) < 2:
         return
     tensors = [x for x in arguments if isinstance(x, Tensor) and x.is_floating_point()]
-    if innermost_transform_is_forward_mode():  # if it is vmap, unpack_dual would fail
+    if innermost_transform_is_forward_mode():  # inside vmap unpack_dual would fail
         tensors = [x for x in tensors if forward_ad.unpack_dual(x).tangent is not None]
     if any(len(levels & levels_of(x)) > 1 for x in tensors):
         raise NotImplementedError(

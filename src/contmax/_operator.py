@@ -55,7 +55,7 @@ def operator(
         is_nested = any(part.is_nested for part in parts)
         parameters = [parameter for part in parts for parameter in part.parameters]
         names = [parameter.name for parameter in parameters]
-        # Join only arguments that the operator takes as several, the last first, so that earlier positions stay valid.
+        # Join only arguments that the operator takes as several. Begin with the last: earlier positions stay valid.
         starts = itertools.accumulate((len(part.parameters) for part in parts), initial=0)
         joined = [
             (slice(start, start + len(part.parameters)), part)

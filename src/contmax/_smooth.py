@@ -140,9 +140,7 @@ def expm1_over_series(y: Tensor) -> Tensor:
 
 
 def split_exp(y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Where `expm1_over_series` holds; y for the closed form (exp(y) − 1)/y, but −2 where that form is not used; and
-    where exp(y) overflows.
-    """
+    """Where `expm1_over_series` holds; where exp(y) overflows (the last result); y elsewhere, a harmless −2 at both."""
     near, over = y.abs() < 2, y > exponent_range(y.dtype)[1]
     return near, torch.where(near | over, -2.0, y), over
 
@@ -162,7 +160,7 @@ def exponent_range(dtype: torch.dtype) -> tuple[float, float]:
 
 
 def promote(index: float | int | Tensor, *tensors: Tensor | None) -> tuple[tuple[Tensor, ...], torch.dtype]:
-    """Tensors other than None, cast to at least float32, and the result's dtype, promoted from theirs and `index`'s."""
+    """Tensors other than None, cast to at least float32; and the dtype of a result, promoted from them and `index`."""
     given = tuple(tensor for tensor in tensors if tensor is not None)
     if not given[0].is_floating_point():
         raise TypeError(f"expected a floating-point tensor; got {given[0].dtype}. Pass tensor.float().")

@@ -1,4 +1,4 @@
-"""Shape annotations: jaxtyping's where it was imported before contmax, plain tensors elsewhere.
+"""Shape annotations: those of jaxtyping if it was imported before contmax, else plain tensors.
 
 Annotations such as ``Float[Tensor, "*batch L"]`` document shapes. The tests check them at run time. Users need not
 install jaxtyping; where it is installed but not imported, contmax spends no time on its annotations.

@@ -122,7 +122,7 @@ def tsallis_negentropy(
 
     A zero of p contributes 0, with zero derivative. Close to α = 1 the formula divides the rounding of
     :math:`\sum w p` by α − 1. A p that sums to 1 up to rounding is therefore taken to sum to 1 exactly there, and
-    the derivative is that of :math:`\sum w\,p \log_{2-\alpha}(p)/\alpha`, which is the same along the simplex.
+    the derivative is that of :math:`\sum w\,p \log_{2-\alpha}(p)/\alpha`, which is equal along the simplex.
 
     Args:
         p: probabilities (or density values) p ≥ 0, any shape; summed over ``dim``.

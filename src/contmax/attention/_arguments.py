@@ -24,7 +24,7 @@ class Inputs(NamedTuple):
     mask: Tensor | None  # boolean, broadcasts to the scores, True where a query may attend a key; or None
     # Real; broadcasts to the scores, or has one number per distance j − i (`is_by_distance`); or None.
     bias: Tensor | None
-    # The number of keys of each sequence, integers that broadcast to (*batch, 1, 1, 1); None if L for all.
+    # The number of keys of each sequence, integers that broadcast to (*batch, 1, 1, 1); None if all have L.
     lengths: Tensor | None
     diagonal: int | None  # query i may attend keys j ≤ i + diagonal only; None without a causal mask
     scale: float  # factor of the products ⟨q, k⟩

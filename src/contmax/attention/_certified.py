@@ -24,9 +24,9 @@ from contmax.attention._reference import repeated_heads, scores_of
 from contmax.kernels.attention import PAGES_OF_GROUP, ROUNDING_OF_PAGES, Bounded, Boxes, pages_fit
 from contmax.maps._threshold import newton_normaliser
 
-# Keys per page, and their default.
+# The possible numbers of keys per page, and the default.
 _SIZES, _SIZE = (32, 64, 128), 64
-# On a GPU keys of fewer bytes are all read, because this takes less time than to choose pages.
+# On a GPU, if the keys have fewer bytes, all are read: to choose pages would take longer.
 _FEWEST_BYTES = 256 * 2**20
 
 
@@ -36,7 +36,7 @@ class Certificate(NamedTuple):
     Attributes:
         keys_read: the number of keys whose scores were computed, (*batch, H, Q), int64. Query heads that share a head
             of the keys read the keys of all of them.
-        is_exact: whether no key that was not read has weight, (*batch, H, Q), bool; without a budget always True.
+        is_exact: whether all pages that may have weight were read, (*batch, H, Q), bool; always True without a budget.
     """
 
     keys_read: Int[Tensor, "..."]
@@ -204,7 +204,7 @@ def _check_pages(pages: KeyPages, inputs: Inputs) -> None:
 
 
 def _bounded(inputs: Inputs, boxes: Boxes) -> Bounded:
-    """Upper bounds for all pages, the pages that are read first, and the thresholds that the scores in these give."""
+    """Upper bounds for all pages, the pages that are read first, and lower bounds of thresholds from their scores."""
     heads, dtype = inputs.query.shape[-3], wide_dtype(inputs.query.dtype)
     query = inputs.query.to(dtype) * inputs.scale
     low, high = (repeated_heads(x.to(dtype), heads).mT for x in boxes[:2])
@@ -237,7 +237,7 @@ def _bounded(inputs: Inputs, boxes: Boxes) -> Bounded:
 
 
 def _threshold(scores: Tensor, alpha: float | Tensor) -> Tensor:
-    """A lower bound, (…, 1), of the α-entmax threshold of scores (…, L), rounding included; −∞ without a threshold."""
+    """A lower bound, (…, 1), of the α-entmax threshold of scores (…, L), rounding included; −∞ if there is none."""
     maximum = scores.amax(-1, keepdim=True)
     shifted = scores - torch.where(maximum.isfinite(), maximum, 0)
     below = newton_normaliser(shifted, alpha, None) - 1 / (alpha - 1)

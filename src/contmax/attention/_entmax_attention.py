@@ -56,11 +56,11 @@ def entmax_attention(
         mask: boolean, broadcastable to (\*batch, H, Q, L); True = may be attended. It combines with `bias`, `is_causal`
             and `lengths`. Keys and values that no query may attend may hold anything, NaN too.
         bias: b, added to the scores, broadcastable to them; −inf counts as masked. Differentiable. One that depends on
-            the distance of query i and key j only takes little memory as (…, 1, Q + L − 1), with the number of (i, j)
+            the distance of query i and key j alone takes little memory as (…, 1, Q + L − 1), with the number of (i, j)
             at j − i + Q − 1; for Q > 1 a bias of that length is always read so.
         is_causal: whether a query may attend only to keys up to its own position. The *last* query is aligned with the
             *last* key, so that a query of a cached sequence sees all of it; `scaled_dot_product_attention` aligns the
-            first query with the first key, which is the same only for Q = L.
+            first query with the first key. Both agree only for Q = L.
         lengths: how many keys each sequence has, (\*batch); keys after these are padding.
         cu_seqlens: offsets 0, n₁, n₁ + n₂, … of N sequences packed one after the other along Q and L, (N + 1,), or one
             tensor for queries and one for keys; nothing attends beyond its own sequence, and `is_causal` aligns the
@@ -70,8 +70,8 @@ def entmax_attention(
             window=(511, 0)``.
         block_mask: a ``BlockMask`` of torch.nn.attention.flex_attention, combined with all of these. It is read once,
             by a pass over all pairs: tensors that its function reads must not change later. A mask that gives every
-            query one span of keys (documents, windows, prefixes) takes memory for the queries only, any other is kept
-            as a boolean mask.
+            query one span of keys (documents, windows, prefixes) takes memory for the queries only, any other becomes
+            a boolean mask.
         softcap: c > 0: scores s⟨q, k⟩ become c·tanh(s⟨q, k⟩/c), before the bias is added.
         sinks: one more score per head, (H,), for a key whose value is 0: it takes weight from all other keys.
             Differentiable. With sinks or a cap the weights of a block of queries are computed as a matrix.
@@ -82,7 +82,7 @@ def entmax_attention(
             query heads.
         need_weights: whether to return the weights too. All of them are then held in memory.
         key_pages: boxes around pages of the keys, by which a step of generation leaves out pages that have no weight;
-            the result is the same. For fewer than 32 queries without a gradient; others read all keys.
+            the result does not change. Calls with a gradient, or with 32 queries or more, read all keys.
         key_budget: the most keys that each query may choose, which makes the result approximate: those of the pages
             with the largest bounds. None to read every page that may have weight.
         return_certificate: whether to return what was read, and whether the result is exact.

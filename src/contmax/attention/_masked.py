@@ -66,9 +66,9 @@ def masked_as_zeros(inputs: Inputs) -> Inputs:
 def _seen_and_asking(inputs: Inputs) -> tuple[Tensor | None, Tensor | None]:
     """Which keys some query may attend, (…, 1, L), and which queries may attend some key, (…, Q or 1, 1); None if all.
 
-    Conditions on keys alone are not expanded to a matrix (Q, L). Nor is a bias by distance (one number for each j − i),
-    unless there are spans or a mask that is a matrix. If it is not expanded, the bias and the other conditions are
-    tested separately: a query then counts even if its bias excludes just the keys that the other conditions allow.
+    Conditions on keys alone are not expanded to a matrix (Q, L). A bias by distance (one number for each j − i) is
+    expanded only if there are spans, or a mask that is a matrix. Otherwise this bias is tested by itself: a query then
+    counts even if its bias excludes all keys that the other conditions allow.
     """
     (queries, keys), bias, line = inputs.sizes(), inputs.bias, None
     if bias is not None and is_by_distance(bias, queries, keys):
@@ -93,10 +93,10 @@ def _seen_and_asking(inputs: Inputs) -> tuple[Tensor | None, Tensor | None]:
     if line is not None:
         if inputs.diagonal is not None:
             line = F.pad(line[..., : inputs.diagonal + queries], (0, keys - 1 - inputs.diagonal))
-        # A key is seen if any of the Q neighbouring entries of `line` for its distances from the queries is True.
+        # A key is seen if `line` is True for its distance from some query: for one of Q neighbouring entries.
         counts = F.pad(line.cumsum(-1), (1, 0))
         seen = _both(seen, counts[..., queries:] > counts[..., :-queries])
-        # A query may attend some key if any of the L neighbouring entries for its distances from the keys is True.
+        # A query may attend some key if `line` is True for its distance from one: for one of L neighbouring entries.
         asks = _both(asks, (counts[..., keys:] > counts[..., :queries]).flip(-1).mT)
     return seen, asks
 

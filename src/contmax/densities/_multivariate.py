@@ -277,7 +277,7 @@ class MultivariateBetaGaussian(Elliptical):
         return self._round(loc + self._standard().apply(draw_offsets(self._profile, shape, loc)))
 
     def _standard(self) -> Scale:
-        """The Scale of ρΣ (R²Σ for α = ∞), which maps draws of the standard β-Gaussian to draws of t − μ."""
+        """The Scale of ρΣ, ρ of `_profile` (for α = ∞ of R²Σ): it maps draws of the standard β-Gaussian to t − μ."""
         return self._sigma.stretched(self._profile.log_unit(self._half_log_det()).exp())
 
     @classmethod

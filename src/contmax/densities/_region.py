@@ -111,7 +111,7 @@ class BoxRegion:
         return self.half[..., 0]
 
     def sections(self, at: Float[Tensor, "*batch n"]) -> "BoxRegion":
-        """The section, the same at every first coordinate: a box in N − 1 dimensions, of batch ``(*batch, 1)``."""
+        """The section, equal at every first coordinate: a box in N − 1 dimensions, of batch ``(*batch, 1)``."""
         return BoxRegion(self.center[..., None, 1:], self.half[..., None, 1:])
 
 

@@ -122,7 +122,7 @@ class DiagonalScale(Scale):
 
 
 def given_scale(**given: Tensor | None) -> tuple[str, Tensor]:
-    """Name and value of the only argument that is not None; refuses none and several."""
+    """Name and value of the only argument that is not None; raises an error if there is none, or more than one."""
     found = [(name, value) for name, value in given.items() if value is not None]
     if len(found) != 1:
         named = " and ".join(name for name, _ in found) or "none"

@@ -92,7 +92,7 @@ def _mean_away_from_one(form: Form, order: float | Tensor, single: bool) -> Tens
     law = (isinstance(form, PlaneForm), None if isinstance(order, Tensor) else order, single)
     needs_slopes = torch.is_grad_enabled() and any(x.requires_grad for x in inputs)
     with torch.no_grad():
-        # On a CPU call one operator, since fusion by torch.compile does not pay. Exported programs must not contain it.
+        # On a CPU call one operator, as fusion by torch.compile does not pay. An export must not contain our operators.
         compute = scale_means if device_type(inputs[0]) == "cpu" and not is_exporting() else _in_blocks
         mean, *slopes = compute([x.detach() for x in inputs], *law, needs_slopes)
     # A trace without slopes skips `_Mean`: torch.compile confuses calls that have different numbers of arguments.
@@ -217,7 +217,7 @@ def mean_near_one(form: Form, eta: float | Tensor) -> Tensor:
     for m in range(1, _MOMENTS):
         moments.append(-eta * (m * moments[m - 1] + (m + 1) * moments[m]))
     for m, moment in enumerate(moments):
-        # Nodes are on the upper half; the weights also count the lower half, by symmetry.
+        # Nodes lie on the upper half of the circle; by symmetry, the weights also count its lower half.
         share = moment * (_RADIUS**-m / _NODES)
         real, imaginary = real + share * (m * angle).cos(), imaginary - share * (m * angle).sin()
     return form.integrate(nodes, Complex(real, imaginary), 0.0)[0]

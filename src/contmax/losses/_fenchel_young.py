@@ -50,7 +50,7 @@ def fenchel_young(
     gradient descent on these first widens the density and may then take very long to move it. Start close to the
     target there, for example with ``from_moments``.
 
-    A target without a density has no Ω_α. The constant is dropped, the gradient is the same, and the loss may be
+    A target without a density has no Ω_α. The loss leaves this constant out, which has no gradient, and may be
     negative: an observation t costs :math:`\Omega_\alpha^*(f) - f(t)`, samples the weighted mean of that.
 
     Args:
@@ -64,7 +64,7 @@ def fenchel_young(
             are exactly zero. There the target may hold anything, even NaN, if it is uniform, normal, Laplace,
             Student-t, a density of contmax other than a mixture, samples, observations, or a product of these (torch
             rejects NaN parameters unless you pass ``validate_args=False``).
-        weight: weight of each example, ≥ 0, broadcastable to the batch; 0 is the same as unlabelled.
+        weight: weight of each example, ≥ 0, broadcastable to the batch; an example of weight 0 counts as unlabelled.
         reduction: "none", "sum" or "mean"; the mean is weighted, over the labelled examples, and 0 if there are none.
 
     Returns:

@@ -42,7 +42,7 @@ def regularized_argmax(
         scores: x (*batch, n).
         alpha: α, a float or a tensor (*batch, 1).
         mask: boolean, of the shape of the scores; True = may be attended.
-        weights: masses w of the points, of the rank of the scores, so that Σ w p = 1; for the torch backend only.
+        weights: masses w of the points, with as many axes as the scores; Σ w p = 1. Only the torch backend takes them.
         dtype: dtype of p, which differs from the dtype of the scores for Triton's kernels only.
         backend: the backend that computes p.
     """

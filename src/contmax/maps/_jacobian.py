@@ -22,7 +22,7 @@ from contmax._smooth import mean_u_exp
 from contmax._torch_private import is_batch_of_cotangents
 from contmax.maps._threshold import or_one, power_on_support
 
-# exp of this is finite, by dtype
+# The largest x for which exp(x) is finite, rounded down, by dtype.
 _LARGEST = {torch.float64: 700.0, torch.float32: 87.0}
 
 

@@ -29,7 +29,7 @@ def moments(
         positions: t. On the line (L,) or (*batch, L); in N dimensions (L, N) or (*batch, L, N). If N = L, a matrix
             means positions on the line: pass (*batch, L, N).
         grid: numbers of cells L_i along the N axes; by default n^(1/N) for all of them, n the number of positions.
-        mask: boolean, (L,) or (*batch, L); True = counts, in n too. What stands elsewhere may be anything, NaN too.
+        mask: boolean, (L,) or (*batch, L); True = counts, in n too. Masked entries may be anything, even NaN.
         sides: sides of a cell along the N axes, broadcastable to (*batch, N), in place of 1/L_i: for positions in units
             other than those of the unit cube.
 

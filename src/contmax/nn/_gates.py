@@ -41,17 +41,17 @@ class GateHead(PlacingHead):
     interval or an ellipsoid, and shut elsewhere, give exactly that support. This holds for α = 2; for other α the
     density has this mean and covariance.
 
-    Labels alone favour a narrow support, because one position that reveals the answer is enough. Therefore the context
-    does without the values of some positions in training (:meth:`hide_values`). The context is then right on average,
-    and its error is the smaller, the less it depends on single positions. So the gates of all positions that reveal the
-    answer learn to open. Gates see every position, and nothing is hidden in evaluation.
+    Labels alone favour a narrow support, because one position that reveals the answer is enough. Therefore
+    :meth:`hide_values` leaves the values of some positions out of the context in training. The context is then right on
+    average, and its error is small if it depends little on single positions. So the gates of all positions that reveal
+    the answer learn to open. Gates see every position, and nothing is hidden in evaluation.
 
     Args:
         embed_dim: D, channels of the keys, or of the values if there are no keys.
         dim: N; for N > 1 the attention needs `grid` or `positions`.
         query_dim: channels of queries; None for a head without queries.
         hidden_dim: width of the gates' hidden layer; D by default.
-        hide: 0 ≤ hide < 1. In training each sequence does without a share of its values that is drawn uniformly from
+        hide: 0 ≤ hide < 1. In training the share of values that is hidden from a sequence is drawn uniformly from
             [0, hide); 0 hides none, for example because the places of some examples are known and teach the width.
         least_half_width: half-width (semi-axis) of the smallest support worth looking at, about the radius of the
             objects, in the unit of the positions: added as a² + least², T + least²·I. Use it where labels cannot teach

@@ -17,7 +17,7 @@ from contmax._mask import require_boolean
 from contmax.basis import Basis, SineBasis
 from contmax.basis._basis import rounding_warning
 
-# Bases of which a warning was given, or which were compared with the unit cube, so that no warning is repeated.
+# Bases that have caused each of two warnings, and bases that were compared with the unit cube: none warns twice.
 _warned_of_distance: "weakref.WeakSet[Basis]" = weakref.WeakSet()
 _warned_of_rounding: "weakref.WeakSet[Basis]" = weakref.WeakSet()
 _compared_with_unit_cube: "weakref.WeakSet[Basis]" = weakref.WeakSet()
@@ -150,7 +150,7 @@ def unmasked(values: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def design_at(positions: Tensor, basis: Basis, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Positions in float64, 0 where all sequences that share a position mask it; ψ at them, (…, L, K), 0 if masked."""
+    """Positions in float64, 0 if masked in all sequences that share them; and ψ there, (…, L, K), 0 where masked."""
     where = positions.double()
     if mask is not None:
         # Replace positions that are masked in all sequences: NaN there must reach neither result nor gradient.

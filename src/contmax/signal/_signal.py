@@ -207,7 +207,7 @@ class Signal:
         return self._mapped(torch.Tensor.detach, torch.Tensor.detach)
 
     def _mapped(self, change: Callable[[Tensor], Tensor], move: Callable[[Tensor], Tensor]) -> "Signal":
-        """A copy with `change` applied to coefficients, values and weights, `move` to mask and float64 positions."""
+        """A copy: `change` maps coefficients, values and weights, and `move` maps the mask and float64 positions."""
         new, content = copy.copy(self), self._content
         new._explained = None if self._explained is None else change(self._explained)
         if isinstance(content, Tensor):

@@ -255,7 +255,7 @@ def pages_of(keys: Tensor | None) -> KeyPages | None:
 
 
 class KeyPagesCache(DynamicCache):
-    r"""A cache for long texts: pages of keys that have no weight are not read, and the words are the same.
+    r"""A cache for long texts: pages of keys that have no weight are not read, which changes no word.
 
     Layers with a sliding window have no pages. See :class:`contmax.KeyPages`.
 

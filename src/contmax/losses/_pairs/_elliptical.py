@@ -15,7 +15,7 @@ where 1 + d are the eigenvalues of :math:`\Sigma^{-1}\Sigma_q`, :math:`\operator
 φ(x) = x − ln(1+x) and χ(x) = eˣ − 1 − x. The second part is the cost of the target's shape; it is zero if p = q.
 
 :math:`\Omega_\alpha(p)` follows from the Rényi negentropy :math:`y = \ln(\int p^\alpha)/(\alpha-1)`. Rescaling p
-adds the same to y as to −½ ln|Cov_p|. The rest of y,
+changes y and −½ ln|Cov_p| by equal amounts. The rest of y,
 
 .. math:: \eta_\alpha(p) = \frac{\ln\int p^\alpha}{\alpha-1} + \tfrac12\ln|\operatorname{Cov}_p|,
 
