@@ -25,8 +25,8 @@ Layers from top to bottom; each imports only what is below it, which import-lint
 ``drawing``         one look for all pictures; what several tasks draw alike
 ``files``           files that are whole or not there at all; checkpoints
 ``data``            reading other people's files with complaints that name the line; data that comes inside packages
-``attention``       `Attention`: the kinds that tasks compare, with one face; `attended_share`: how much they look at
-``recurrent``       `LSTM`: trains in bfloat16 on every processor
+``attention``       `Attention`: the kinds that tasks compare, with one face
+``recurrent``       `LSTM`: trains in bfloat16 on every processor; `Bidirectional`: padding changes nothing
 ``recorded``        `RecordedStep`: kernels of a GPU that are launched together
 ``provenance``      commit, machine, versions
 ``launchers``       what a launcher has started, and what it should have

@@ -30,7 +30,7 @@ def load(folder, **fields):
 
 
 def spelled(documents, place, words):
-    numbers = documents[[place]].padded()[0].tolist()
+    numbers = documents.batch([place])["tokens"][0].tolist()
     return [words[number - FIRST_WORD] if number >= FIRST_WORD else "?" for number in numbers]
 
 

@@ -131,7 +131,7 @@ def test_seeds_reproduce_splits_share_nothing_and_training_moves():
     data = PlacesData()
     one, two = TASK.load(data, seed=0), TASK.load(data, seed=1)
     torch.testing.assert_close(one.test.batch, two.test.batch)
-    assert not torch.equal(one.train.placed([0])["low"], one.train.placed([0])["low"])
+    assert not torch.equal(one.train.batch([0])["low"], one.train.batch([0])["low"])
     assert (len(one.train), len(one.valid), len(one.test)) == (216, 54 * 4, 370)
     assert "background" in one.test.batch
     assert "background" not in one.valid.batch

@@ -6,7 +6,7 @@ import abc
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, cast
 
 from contmax_lab.contract._shown import Figure, FileAnswer, Look, Prediction, Section
 from contmax_lab.contract._table import Cell, Table
@@ -184,8 +184,8 @@ class Task(abc.ABC):
     Randomness comes from torch's global generator: the loop seeds it
     before every step as a function of the seed, the step and the process, so that a resumed run draws the same numbers.
 
-    Needed: `load`, `build`, `batch`, `loss`. Usual: `measures`, or `evaluate` where a model generates. The rest has a
-    default.
+    Needed: `load`, `build`, `loss`; and `batch`, where the examples make no batches themselves. Usual: `measures`, or
+    `evaluate` where a model generates. The rest has a default.
     """
 
     name: ClassVar[str]
@@ -244,16 +244,21 @@ class Task(abc.ABC):
             LabError: if they are missing or do not fit.
         """
 
-    @abc.abstractmethod
     def batch(self, split: Sized, indices: Sequence[int]) -> Batch:
         """The examples with these indices, as tensors whose first dimension is the example.
 
-        With ``training.workers`` other processes call it, so it changes nothing and draws from torch's generator only.
+        By default ``split.batch(indices)``. With ``training.workers`` other processes call it, so it changes nothing
+        and draws from torch's generator only.
         """
+        batch: Batch = cast(Any, split).batch(indices)
+        return batch
 
     def lengths(self, split: Sized) -> Sequence[int] | None:
-        """The length of each example, where batches should hold similar lengths; by default None."""
-        return None
+        """The length of each example, where batches should hold similar lengths; None where not.
+
+        By default ``split.example_lengths``, if there is such an attribute.
+        """
+        return getattr(split, "example_lengths", None)
 
     def weigh_classes(self, splits: Splits, wanted: str | Sequence[float]) -> Splits:
         """The splits with weights of classes in the loss; by default there is no way.

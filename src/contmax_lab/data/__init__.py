@@ -30,6 +30,7 @@ from contmax_lab.data._splitting import held_out_share as held_out_share
 from contmax_lab.data._splitting import limited as limited
 from contmax_lab.data._splitting import non_overlapping_holdout as non_overlapping_holdout
 from contmax_lab.data._splitting import shuffled as shuffled
+from contmax_lab.data._splitting import stratified_fold as stratified_fold
 from contmax_lab.data._tables import TABLE_SUFFIXES as TABLE_SUFFIXES
 from contmax_lab.data._tables import BrokenRow as BrokenRow
 from contmax_lab.data._tables import Place as Place

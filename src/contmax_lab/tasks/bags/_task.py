@@ -1,8 +1,8 @@
 """The task bags: a small network whose pooling varies; accuracy, AUC, and how many instances are ruled out."""
 
 import dataclasses
-from collections.abc import Sequence, Sized
-from typing import Any, cast
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -10,8 +10,9 @@ from torch.nn import functional as F
 
 from contmax.nn import BagPooling
 from contmax_lab.contract import Batch, Splits, Table, Task, seedless
+from contmax_lab.labelled import rank_areas
 from contmax_lab.tasks.bags import SETTINGS, BagsModel
-from contmax_lab.tasks.bags._data import Bags, load
+from contmax_lab.tasks.bags._data import load
 from contmax_lab.tasks.bags._table import BAGS
 
 
@@ -77,10 +78,6 @@ class BagsTask(Task, settings=SETTINGS):
         """A network with fresh weights."""
         return Network(model, splits.info["num_features"])
 
-    def batch(self, split: Sized, indices: Sequence[int]) -> Batch:
-        """Instances, which of them exist, and the labels of the bags."""
-        return dict(vars(cast(Bags, split)[indices]))
-
     def loss(self, output: Judged, batch: Batch) -> tuple[Tensor, Tensor]:
         """Cross-entropy; every bag counts alike."""
         losses = F.binary_cross_entropy_with_logits(output.logits, batch["labels"].float(), reduction="none")
@@ -101,7 +98,7 @@ class BagsTask(Task, settings=SETTINGS):
         """Means; the area under the ROC curve; the share of all instances whose weight is exactly 0."""
         special = ("logits", "labels", "excluded", "instances")
         metrics = super().summarise({name: values for name, values in measures.items() if name not in special})
-        metrics["auc"] = area_under_curve(measures["logits"], measures["labels"])
+        metrics["auc"], _ = rank_areas(measures["logits"], measures["labels"] > 0)
         if "excluded" in measures:
             metrics["excluded"] = float(measures["excluded"].sum() / measures["instances"].sum())
         return metrics
@@ -117,17 +114,6 @@ class BagsTask(Task, settings=SETTINGS):
     def tables(self) -> Sequence[Table]:
         """Six poolings on three sets of bags."""
         return (BAGS,)
-
-
-def area_under_curve(scores: Tensor, labels: Tensor) -> float:
-    """The share of pairs of a positive and a negative example that are in the right order; ties count half.
-
-    Example:
-        >>> area_under_curve(torch.tensor([0.1, 0.7, 0.7, 0.9]), torch.tensor([0, 0, 1, 1]))
-        0.875
-    """
-    differences = scores[labels > 0].unsqueeze(-1) - scores[labels <= 0]
-    return float((differences.sign().double() + 1).mean() / 2)
 
 
 TASK = BagsTask()

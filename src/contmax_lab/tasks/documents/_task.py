@@ -1,6 +1,6 @@
 """The task documents: losses and measures of readings, pictures of where models look."""
 
-from collections.abc import Iterator, Sequence, Sized
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -26,12 +26,12 @@ _NAMES = {"discrete": "discrete", "continuous": "continuous", "combined": "discr
 
 @torch.no_grad()
 def _review(runs: Sequence[TrainedRun], place: int) -> Figure:
-    documents, known = cast(NumberedReviews, runs[0].splits.valid)[[place]], runs[0].splits.info["words"]
-    numbers = documents.padded()[0].tolist()
+    review, known = cast(NumberedReviews, runs[0].splits.valid).batch([place]), runs[0].splits.info["words"]
+    numbers = review["tokens"][0].tolist()
     words = [known[number - FIRST_WORD] if number >= FIRST_WORD else "(unknown)" for number in numbers]
     readings = [run.model(run.task.batch(run.splits.valid, [place])) for run in runs]
     panels = [(_title(run.recipe.model, reading), reading) for run, reading in zip(runs, readings, strict=True)]
-    truth = "positive" if int(documents.labels) else "negative"
+    truth = "positive" if int(review["labels"]) else "negative"
     caption = (
         f"A {truth} review. Bars: weights of discrete attention. Curve: density of continuous attention, per word, "
         "beside bars on the scale to the right; the words it selects are shaded. Words in grey are not attended in the "
@@ -66,10 +66,6 @@ class DocumentClassification(Classifier, settings=SETTINGS):
         if model.start is not None:
             take_over(network, model.start, data)
 
-    def batch(self, split: Sized, indices: Sequence[int]) -> Batch:
-        """Numbers of words, padded, and labels; random numbers where the reviews are to be tested by deletion."""
-        return cast(NumberedReviews, split)[indices].batch()
-
     def loss(self, output: Reading, batch: Batch) -> tuple[Tensor, Tensor]:
         """Cross-entropy."""
         losses = F.binary_cross_entropy_with_logits(output.logits.float(), batch["labels"].float(), reduction="none")
@@ -86,11 +82,6 @@ class DocumentClassification(Classifier, settings=SETTINGS):
         if output.shortened:
             measures["selected"] = output.shortened["kept"].words / words
         return measures
-
-    def lengths(self, split: Sized) -> Sequence[int]:
-        """Words of each review."""
-        lengths: list[int] = cast(NumberedReviews, split).lengths.tolist()
-        return lengths
 
     def tables(self) -> Sequence[Table]:
         """The paper's table by three recipes, what sets two of them apart, few functions, time, where they look."""

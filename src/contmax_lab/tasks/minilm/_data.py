@@ -31,6 +31,8 @@ _FORMAT = 1
 _FIELDS = ("lengths", "labels", "films")
 # Numbers of tokens are stored in two bytes.
 _MOST_TOKENS = 2**16
+# Batches are padded to a multiple of this many tokens: kernels on a GPU are made anew for fewer shapes.
+_MULTIPLE = 16
 # Reviews that the tokenizer takes at once.
 _TOGETHER = 1000
 
@@ -115,4 +117,4 @@ def _read(folder: Path, part: str) -> tuple[NumberedReviews, Tensor]:
     ends = lengths.cumsum(0)
     if not len(lengths) == len(labels) == len(films) or int(ends[-1]) != len(tokens):
         raise ValueError("its arrays do not fit together")
-    return NumberedReviews(tokens, ends - lengths, lengths, labels), films
+    return NumberedReviews(tokens, ends - lengths, lengths, labels, multiple=_MULTIPLE), films

@@ -1,6 +1,6 @@
 """The task minilm: losses and measures of reviews that are judged, and of vectors that are learned again."""
 
-from collections.abc import Sequence, Sized
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
 import torch
@@ -8,7 +8,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from contmax_lab.contract import Batch, ParameterGroup, Splits, Table, Task
-from contmax_lab.data import NumberedReviews
 from contmax_lab.packages import require
 from contmax_lab.tasks.minilm import SETTINGS, MinilmData, MinilmModel
 from contmax_lab.tasks.minilm._data import load, prepared
@@ -20,8 +19,6 @@ if TYPE_CHECKING:
 
 # α of a head is one number, of which a sigmoid is taken: at the pace of weights it would stay where it begins.
 _PACE_OF_ALPHA = 100.0
-# Batches are padded to a multiple of this many tokens: kernels on a GPU are made anew for fewer shapes.
-_MULTIPLE = 16
 
 
 class Minilm(Task, settings=SETTINGS):
@@ -45,15 +42,6 @@ class Minilm(Task, settings=SETTINGS):
 
         kind = Judge if model.learn == "labels" else Student
         return kind(splits.info["pretrained"], model, len(splits.train))
-
-    def batch(self, split: Sized, indices: Sequence[int]) -> Batch:
-        """Numbers of tokens, padded, and labels; random numbers for the test."""
-        return cast(NumberedReviews, split)[indices].batch(_MULTIPLE)
-
-    def lengths(self, split: Sized) -> Sequence[int]:
-        """Tokens of each review."""
-        lengths: list[int] = cast(NumberedReviews, split).lengths.tolist()
-        return lengths
 
     def loss(self, output: Judged | Matched, batch: Batch) -> tuple[Tensor, Tensor]:
         """Cross-entropy; or 1 − cosine, which is half of the squared distance of vectors of length 1."""

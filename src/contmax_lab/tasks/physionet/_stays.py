@@ -14,7 +14,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 import contmax
 from contmax_lab.contract import Batch, Splits
-from contmax_lab.data import held_out_share, limited, shuffled
+from contmax_lab.data import limited, stratified_fold
 from contmax_lab.errors import LabError
 from contmax_lab.tasks.physionet import PhysionetData
 from contmax_lab.tasks.physionet._reading import HOURS, STATIC, VARIABLES, Records, prepared, read
@@ -266,6 +266,12 @@ class Stays:
     def __len__(self) -> int:
         return len(self.cohort.died)
 
+    @property
+    def example_lengths(self) -> list[int] | None:
+        """Observations of each stay, where batches hold them."""
+        lengths: list[int] = self.cohort.counts.sum(-1).tolist()
+        return lengths if self.shows_observations else None
+
     def batch(self, indices: Sequence[int]) -> Batch:
         """Summaries, targets, and signals or observations; a stay's observations are a row, padded to the longest."""
         stays = torch.as_tensor(indices, dtype=torch.long)
@@ -422,16 +428,4 @@ def folds(died: Sequence[int], fold: int, valid: float) -> tuple[list[int], list
         >>> [len(part) for part in folds([0, 1] * 10, fold=0, valid=0.25)]
         [12, 4, 4]
     """
-    if fold >= FOLDS:
-        raise LabError(f"--data.fold={fold}, but there are {FOLDS} folds, numbered from 0; pass a smaller one")
-    fold_of: dict[int, int] = {}
-    for label in (0, 1):
-        own = [place for place in shuffled(len(died), 2012) if died[place] == label]
-        if len(own) < FOLDS:
-            raise LabError(f"{len(own)} stays have the outcome {label}, too few for {FOLDS} folds; use more stays")
-        fold_of |= {place: turn % FOLDS for turn, place in enumerate(own)}
-    test = [place for place in range(len(died)) if fold_of[place] == fold]
-    rest = [place for place in range(len(died)) if fold_of[place] != fold]
-    held_out = held_out_share([str(died[place]) for place in rest], valid, fold)
-    validation = [rest[turn] for turn in held_out]
-    return sorted({*rest} - {*validation}), validation, test
+    return stratified_fold(died, FOLDS, fold, valid, (2012, fold), "stays")

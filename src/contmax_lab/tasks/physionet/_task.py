@@ -1,6 +1,6 @@
 """The task physionet: its networks, AUROC and AUPRC, and a test that deletes the observations with most attention."""
 
-from collections.abc import Sequence, Sized
+from collections.abc import Sequence
 from typing import Any, cast
 
 import torch
@@ -64,18 +64,6 @@ class Physionet(Task, settings=SETTINGS):
                     for some in torch.arange(len(train)).split(_TOGETHER)
                 ]
             network.solve(torch.cat(features), died, model.ridge)
-
-    def batch(self, split: Sized, indices: Sequence[int]) -> Batch:
-        """Summaries, and signals or observations."""
-        return cast(Stays, split).batch(indices)
-
-    def lengths(self, split: Sized) -> Sequence[int] | None:
-        """Observations of each stay, where batches hold them."""
-        stays = cast(Stays, split)
-        if not stays.shows_observations:
-            return None
-        lengths: list[int] = stays.cohort.counts.sum(-1).tolist()
-        return lengths
 
     def loss(self, output: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         """Cross-entropy of each stay; all stays have weight 1."""

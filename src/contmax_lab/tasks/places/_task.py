@@ -1,7 +1,7 @@
 """The task places: losses and measures of answers, and what models attend to, on the truth."""
 
 import dataclasses
-from collections.abc import Callable, Sequence, Sized
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import torch
@@ -16,7 +16,7 @@ from contmax_lab.data import MOTIONS
 from contmax_lab.drawing import Theme, new_axes
 from contmax_lab.tasks.places import SETTINGS, PlacesModel
 from contmax_lab.tasks.places._attention import Looked, Place, Scene, agreement, looked
-from contmax_lab.tasks.places._data import Fixed, Moving, load
+from contmax_lab.tasks.places._data import Fixed, load
 from contmax_lab.tasks.places._model import Answer, Finder
 from contmax_lab.tasks.places._table import CANVAS, FOUND, PLACES, ROBUST, TIMES, UTTERANCE
 
@@ -41,7 +41,7 @@ def _of_one_kind(runs: Sequence[TrainedRun], examples: Sequence[int]) -> Figure:
     """A row of panels for each model, a column for each example."""
     dim, kind = int(runs[0].splits.info["dim"]), runs[0].recipe.data.kind
     valid = cast(Fixed, runs[0].splits.valid)
-    chosen = examples or _first_of_classes(valid.batch["label"], _SHOWN[dim])
+    chosen = examples or _first_of_classes(valid.examples["label"], _SHOWN[dim])
     batches = [runs[0].task.batch(valid, [index]) for index in chosen]
     found = [[_Found(trained, batch) for batch in batches] for trained in runs]
     names = [_name(batch, kind) for batch in batches]
@@ -167,10 +167,6 @@ class Places(Task, settings=SETTINGS):
         info = splits.info
         return Finder(model, info["channels"], info["classes"], info["query_dim"], info["dim"])
 
-    def batch(self, split: Sized, indices: Sequence[int]) -> Batch:
-        """Training examples at new places, others where they always are."""
-        return cast(Moving | Fixed, split).placed(indices)
-
     def loss(self, output: Answer, batch: Batch) -> tuple[Tensor, Tensor]:
         """Cross-entropy; where the true span is known, also the Fenchel–Young loss of the density to it."""
         losses = F.cross_entropy(output.logits, batch["label"], reduction="none")
@@ -223,13 +219,6 @@ class Places(Task, settings=SETTINGS):
         if len(found) == 1:
             return list(found.values())
         return [dataclasses.replace(figure, title=f"{figure.title}: {kind}") for kind, figure in found.items()]
-
-    def lengths(self, split: Sized) -> Sequence[int] | None:
-        """Observations of each series; None for canvases."""
-        if isinstance(split, Fixed):
-            return split.batch["mask"].sum(-1).tolist() if "mask" in split.batch else None
-        source = cast(Moving, split).source
-        return [len(series) for series in source.series] if hasattr(source, "series") else None
 
 
 TASK = Places()

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from contmax_lab.contract import Splits
+from contmax_lab.contract import Batch, Splits
 from contmax_lab.data import limited, shuffled
 from contmax_lab.errors import LabError
 from contmax_lab.files import fingerprint, prepared_folder
@@ -231,9 +231,16 @@ class Pairs:
         chosen = torch.as_tensor(indices, dtype=torch.long)
         return Pairs(self.source[chosen], self.target[chosen], self.rows[chosen])
 
-    def batch(self) -> dict[str, Tensor]:
+    def batch(self, indices: Sequence[int]) -> Batch:
         """Padded: source (B, L) with its end, target (B, T) from the start to its end, row (B,)."""
-        return {"source": self.source.padded(), "target": self.target.padded(START), "row": self.rows}
+        chosen = self[indices]
+        return {"source": chosen.source.padded(), "target": chosen.target.padded(START), "row": chosen.rows}
+
+    @property
+    def example_lengths(self) -> list[int]:
+        """Pieces of the longer sentence of each pair, with its end."""
+        lengths: list[int] = (torch.maximum(self.source.lengths, self.target.lengths) + 1).tolist()
+        return lengths
 
 
 def load(data: TranslationData) -> Splits:

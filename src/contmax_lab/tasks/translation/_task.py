@@ -3,12 +3,11 @@
 import importlib.util
 import itertools
 import math
-from collections.abc import Mapping, Sequence, Sized
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -17,7 +16,7 @@ from contmax_lab.contract import Batch, Batches, Cell, Splits, Table, Task, seed
 from contmax_lab.packages import require
 from contmax_lab.tasks.translation import SETTINGS, TranslationModel
 from contmax_lab.tasks.translation._attention import Guesses, attention_measures
-from contmax_lab.tasks.translation._data import PADDING, Pairs, as_text, load
+from contmax_lab.tasks.translation._data import PADDING, as_text, load
 from contmax_lab.tasks.translation._figures import alignments, predicted, translated_file
 from contmax_lab.tasks.translation._model import Translator
 from contmax_lab.tasks.translation._table import TABLES
@@ -170,16 +169,6 @@ class Translation(Task, settings=SETTINGS):
         """A network with fresh weights."""
         kind = Transformer if model.network == "transformer" else Translator
         return kind(model, splits.info["vocabulary"])
-
-    def batch(self, split: Sized, indices: Sequence[int]) -> Batch:
-        """Numbers of pieces, padded, and where the texts are."""
-        return cast(Pairs, split)[indices].batch()
-
-    def lengths(self, split: Sized) -> Sequence[int]:
-        """Pieces of the longer sentence of each pair, with its end."""
-        pairs = cast(Pairs, split)
-        lengths: list[int] = (torch.maximum(pairs.source.lengths, pairs.target.lengths) + 1).tolist()
-        return lengths
 
     def loss(self, output: Guesses, batch: Batch) -> tuple[Tensor, Tensor]:
         """Cross-entropy of the pieces; every piece counts alike."""

@@ -1,7 +1,7 @@
 """The task: losses and measures of answers, and what a model says of a new question."""
 
-from collections.abc import Sequence, Sized
-from typing import Any, cast
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +11,7 @@ from contmax_lab.contract import Batch, Batches, Splits, Table, Task, seedless
 from contmax_lab.errors import UsageError
 from contmax_lab.tasks.vqa import SETTINGS, VqaModel
 from contmax_lab.tasks.vqa._answers import wups
-from contmax_lab.tasks.vqa._data import KINDS, Asked, load, prepare
+from contmax_lab.tasks.vqa._data import KINDS, load, prepare
 from contmax_lab.tasks.vqa._figures import predict, seen_images
 from contmax_lab.tasks.vqa._model import Answered, CoAttentionNetwork
 from contmax_lab.tasks.vqa._reduction import where_measures
@@ -39,10 +39,6 @@ class VisualQuestionAnswering(Task, settings=SETTINGS):
         return CoAttentionNetwork(
             model, info["words"], counts, info["features"], info["vectors"], resident=info["resident"]
         )
-
-    def batch(self, split: Sized, indices: Sequence[int]) -> Batch:
-        """Questions, features and answers."""
-        return cast(Asked, split).batch(indices)
 
     def loss(self, output: Answered, batch: Batch) -> tuple[Tensor, Tensor]:
         """Cross-entropy, of each answer by itself or over all of them."""
