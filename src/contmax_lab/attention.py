@@ -23,12 +23,14 @@ class Attended:
     Args:
         context: c, shape (B, D).
         weights: of the discrete attention, shape (B, L), or None.
-        density: of the continuous attention, batch shape (B,), or None.
+        density: of the continuous attention, batch shape (B,), or None; (B, H, 1) for several heads.
+        sparse: whether a task has found that the weights come from a map that leaves observations out.
     """
 
     context: Tensor
     weights: Tensor | None = None
     density: Distribution | None = None
+    sparse: bool = False
 
     @classmethod
     def of(cls, context: Tensor, found: Any) -> "Attended":

@@ -23,7 +23,7 @@ from contmax_lab.drawing import DARK, LIGHT, new_axes, rendered_twice
 from contmax_lab.errors import LabError
 from contmax_lab.registry import find_task, load_recipe, open_trained, shipped_recipes
 from contmax_lab.runs import Run
-from contmax_lab.tasks.documents.pretrained import EXAMPLES
+from contmax_lab.tasks.documents._pretrained import EXAMPLES
 from contmax_lab.tasks.images.digits import DigitsData
 from contmax_lab.tasks.series.vowels import VowelsData
 from contmax_lab.training import train

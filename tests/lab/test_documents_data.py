@@ -19,8 +19,7 @@ from contmax_lab.data import held_out_reviews
 from contmax_lab.errors import LabError
 from contmax_lab.registry import find_task
 from contmax_lab.tasks.documents import DocumentsData
-from contmax_lab.tasks.documents._data import FIRST_WORD, UNKNOWN
-from contmax_lab.tasks.documents._words import tokenize
+from contmax_lab.tasks.documents._data import FIRST_WORD, UNKNOWN, tokenize
 
 TASK = find_task("documents")
 

@@ -16,10 +16,9 @@ from contmax_lab.registry import find_table, load_recipe, open_trained
 from contmax_lab.runs import Run
 from contmax_lab.tables import Reproduction, reproduce
 from contmax_lab.tasks.physionet import PhysionetData, PhysionetModel
+from contmax_lab.tasks.physionet._baselines import Mtan, distinct_times, last_seen, logistic_regression
 from contmax_lab.tasks.physionet._intervals import Intervals
 from contmax_lab.tasks.physionet._reading import VARIABLES, prepared, read
-from contmax_lab.tasks.physionet._recurrent import Mtan, distinct_times, last_seen
-from contmax_lab.tasks.physionet._start import logistic_regression
 from contmax_lab.tasks.physionet._stays import Cohort, Scale, Stays, folds, load, mtan_split, spans
 from contmax_lab.training import train
 

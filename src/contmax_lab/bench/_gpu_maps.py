@@ -11,9 +11,8 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 import contmax
-from contmax_lab.bench._figure import Figure, gpu_suite, peer
+from contmax_lab.bench._figure import Contest, Figure, Work, gpu_suite, peer
 from contmax_lab.bench._measuring import Call, Clock, Effort
-from contmax_lab.bench._work import Contest, Work
 
 _MAPS = "forward + backward: device time / torch.softmax"
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}

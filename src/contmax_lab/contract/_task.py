@@ -196,6 +196,7 @@ class Task(abc.ABC):
     recipe_file: ClassVar[Path | None] = None
     # Validation metrics that are worth a learning curve; empty = all of them.
     curves: ClassVar[Sequence[str]] = ()
+    reproduces: ClassVar[Sequence[Table]] = ()
     # Whether batches of one shape always take the same operations, none of which waits for a value, and many batches
     # have the same shape. On a GPU, steps of such a training are recorded, once for each shape. A parameter that is not
     # used by a batch has the gradient 0 then, not None.
@@ -418,8 +419,8 @@ class Task(abc.ABC):
         raise UsageError(f"the task {self.name} answers one input at a time; leave out --into and pass an INPUT")
 
     def tables(self) -> Sequence[Table]:
-        """The tables that ``contmax reproduce`` can make; by default none."""
-        return ()
+        """The tables that ``contmax reproduce`` can make; by default those of the attribute `reproduces`."""
+        return self.reproduces
 
     def figures(self, runs: Sequence[TrainedRun], examples: Sequence[int] = ()) -> Sequence[Figure]:
         """Pictures of trained models, those that tell most first, beside the learning curves that every task gets.

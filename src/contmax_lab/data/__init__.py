@@ -38,7 +38,6 @@ from contmax_lab.data._tables import TableRow as TableRow
 from contmax_lab.data._tables import existing_file as existing_file
 from contmax_lab.data._tables import finite_number as finite_number
 from contmax_lab.data._tables import numbered_lines as numbered_lines
-from contmax_lab.data._tables import read_csv as read_csv
 from contmax_lab.data._tables import read_lines as read_lines
 from contmax_lab.data._tables import read_rows as read_rows
 from contmax_lab.data._tables import read_table as read_table

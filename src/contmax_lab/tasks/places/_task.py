@@ -11,11 +11,12 @@ from torch.nn import functional as F
 
 from contmax.losses import fenchel_young
 from contmax.viz import plot_image_attention, plot_series_attention
-from contmax_lab.contract import Batch, Figure, Splits, Table, Task, TrainedRun, seedless
+from contmax_lab.attention import Attended
+from contmax_lab.contract import Batch, Figure, Splits, Task, TrainedRun, seedless
 from contmax_lab.data import MOTIONS
 from contmax_lab.drawing import Theme, new_axes
 from contmax_lab.tasks.places import SETTINGS, PlacesModel
-from contmax_lab.tasks.places._attention import Looked, Place, Scene, agreement, looked
+from contmax_lab.tasks.places._attention import Looked, Scene, agreement, looked
 from contmax_lab.tasks.places._data import Fixed, load
 from contmax_lab.tasks.places._model import Answer, Finder
 from contmax_lab.tasks.places._table import CANVAS, FOUND, PLACES, ROBUST, TIMES, UTTERANCE
@@ -32,7 +33,7 @@ class _Found:
     def __init__(self, trained: TrainedRun, batch: Batch) -> None:
         answer = trained.model({name: given for name, given in batch.items() if name != "background"})
         self.scene: Scene = answer.scene
-        self.place: Place = answer.place
+        self.place: Attended = answer.place
         self.looked = looked(self.scene, self.place)
         self.iou = float(agreement(self.looked, batch["low"], batch["high"])["iou"])
 
@@ -159,6 +160,7 @@ class Places(Task, settings=SETTINGS):
     """Find what matters, and say where it was."""
 
     summary = "utterances in noise and digits in clutter: is what is attended to where the answer is?"
+    reproduces = (PLACES, FOUND, TIMES, ROBUST, UTTERANCE, CANVAS)
     curves = ("loss", "accuracy", "iou")
     load = seedless(load)
 
@@ -201,10 +203,6 @@ class Places(Task, settings=SETTINGS):
             varies = bool((sizes.std(-1) > 1e-9).all())
             metrics["size_correlation"] = float(torch.corrcoef(sizes)[0, 1]) if varies else 0.0
         return metrics
-
-    def tables(self) -> Sequence[Table]:
-        """All attentions in all settings; the default on other data; with times; at other rates; two for the demo."""
-        return PLACES, FOUND, TIMES, ROBUST, UTTERANCE, CANVAS
 
     def figures(self, runs: Any, examples: Sequence[int] = ()) -> Any:
         """What each model attends to in some validation examples, by default the first ones of some classes.

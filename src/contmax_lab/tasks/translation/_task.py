@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from contmax_lab.contract import Batch, Batches, Cell, Splits, Table, Task, seedless
+from contmax_lab.contract import Batch, Batches, Cell, Splits, Task, seedless
 from contmax_lab.packages import require
 from contmax_lab.tasks.translation import SETTINGS, TranslationModel
 from contmax_lab.tasks.translation._attention import Guesses, attention_measures
@@ -156,6 +156,7 @@ class Translation(Task, settings=SETTINGS):
     """Sentences of one language into another."""
 
     summary = "sentences into another language, by attention over the source sentence"
+    reproduces = TABLES
     curves = ("loss", "accuracy", "attended")
     repeats_steps = True
     reads_texts = True
@@ -222,10 +223,6 @@ class Translation(Task, settings=SETTINGS):
     def holds_many(self, path: Path, info: dict[str, Any]) -> bool:
         """Whether it is a file: a sentence in each line."""
         return path.is_file()
-
-    def tables(self) -> Sequence[Table]:
-        """Multi30k, Tatoeba, and sentences longer than in training."""
-        return TABLES
 
 
 TASK = Translation()
