@@ -187,17 +187,26 @@ def _expectation(batch: int, functions: int, alpha: float | None, device: str) -
 
 def _on_line(size: tuple[int, int, int, int], alpha: float, device: str) -> Contest:
     batch, length, channels, functions = size
-    ours, discrete = _sequence(size, alpha, device)
+    row = f"B = {batch}, L = {length}, D = {channels}, K = {functions}"
+    targets = (1.5, 2.0) if batch <= 64 else (1.15, 1.3)
+    return _contest(_LINE, row, alpha, _sequence(size, alpha, device), targets)
+
+
+def _contest(table: str, row: str, alpha: float, works: tuple[Work, Work], targets: tuple[float, float]) -> Contest:
+    """Continuous beside discrete attention, with the targets of device times and of wall clocks."""
+    ours, discrete = works
+    values: Tensor = ours.inputs[0]
     return Contest(
-        table=_LINE.format("device time"),
-        row=f"B = {batch}, L = {length}, D = {channels}, K = {functions}",
+        table=table.format("device time"),
+        row=row,
         column=f"α = {alpha:g}",
         ours=ours,
         unit=discrete,
-        moved_bytes=_least_bytes(ours),
+        # The values are read, and their gradient is written.
+        moved_bytes=2 * values.numel() * values.element_size(),
         tolerance=_TOLERANCE,
-        at_most=1.5 if batch <= 64 else 1.15,
-        eager_at_most=2.0 if batch <= 64 else 1.3,
+        at_most=targets[0],
+        eager_at_most=targets[1],
     )
 
 
@@ -213,24 +222,9 @@ def _ragged(size: tuple[int, int, int, int], device: str) -> Contest:
 
 
 def _on_plane(batch: int, channels: int, alpha: float, device: str) -> Contest:
-    ours, discrete = _image(batch, channels, alpha, device)
-    return Contest(
-        table=_PLANE.format("device time"),
-        row=f"B = {batch}, 14 × 14, D = {channels}, K = 10 × 10",
-        column=f"α = {alpha:g}",
-        ours=ours,
-        unit=discrete,
-        moved_bytes=_least_bytes(ours),
-        tolerance=_TOLERANCE,
-        at_most=2.0 if batch <= 64 else 1.2,
-        eager_at_most=3.0 if batch <= 64 else 1.5,
-    )
-
-
-def _least_bytes(work: Work) -> int:
-    """Bytes of the values, which are read, and of their gradient, which is written."""
-    values: Tensor = work.inputs[0]
-    return 2 * values.numel() * values.element_size()
+    row = f"B = {batch}, 14 × 14, D = {channels}, K = 10 × 10"
+    targets = (2.0, 3.0) if batch <= 64 else (1.2, 1.5)
+    return _contest(_PLANE, row, alpha, _image(batch, channels, alpha, device), targets)
 
 
 # -- passes ------------------------------------------------------------------------------------------------------------

@@ -29,8 +29,8 @@ from contmax_lab.packages import require
 from contmax_lab.tasks.physionet import SETTINGS, PhysionetData, PhysionetModel
 from contmax_lab.tasks.physionet._baselines import Boosting, GruD, LinearStart, Logistic, Mtan
 from contmax_lab.tasks.physionet._intervals import Intervals
-from contmax_lab.tasks.physionet._reading import HOURS, VARIABLES, prepared
-from contmax_lab.tasks.physionet._stays import FOLDS, Stays, hours_of, load
+from contmax_lab.tasks.physionet._reading import HOURS, VARIABLES, hours_of, prepared
+from contmax_lab.tasks.physionet._stays import FOLDS, Stays, load
 
 # The linear part, which is solved for before the training, has a tenth of the learning rate.
 _PACE_OF_START = 0.1
