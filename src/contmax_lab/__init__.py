@@ -25,12 +25,12 @@ Layers from top to bottom; each imports only what is below it, which import-lint
 ``drawing``         one look for all pictures; what several tasks draw alike
 ``files``           files that are whole or not there at all; checkpoints
 ``data``            reading other people's files with complaints that name the line; data that comes inside packages
-``attention``       `Attention`: the kinds that tasks compare, with one face; `attended_share`: how much they look at
-``recurrent``       `LSTM`: trains in bfloat16 on every processor
-``recorded``        `RecordedStep`: kernels of a GPU that are launched together
+``attention``       `Attention`: the kinds that tasks compare, with one face
+``recurrent``       `LSTM`: trains in bfloat16 on every processor; `Bidirectional`: padding changes nothing
+``recorded``        `RecordedStep`, `RepeatedParts`: kernels of a GPU that are launched together
 ``provenance``      commit, machine, versions
 ``launchers``       what a launcher has started, and what it should have
-``settings``        settings that several tasks share
+``settings``        settings that several tasks share; settings checked against their types
 ``packages``        `require`: optional packages, imported where they are used
 ``errors``          `LabError`: what the user can mend, shown as one line
 ==================  ====================================================================================================
@@ -38,16 +38,17 @@ Layers from top to bottom; each imports only what is below it, which import-lint
 ``bench`` (benchmarks of the library) and ``publish`` (the tables of README and docs) stand alone: nothing imports them.
 
 **To add a task**, read docs/write-your-own-task.md; outside the package, nothing else is needed. One that comes with
-the laboratory is a folder ``tasks/<name>/`` and a line in ``registry/_tasks.py``:
+the laboratory is a folder ``tasks/<name>/`` and a line in ``registry.py``:
 
 * ``__init__.py``: two frozen dataclasses, the sections ``data`` and ``model`` of a recipe, named by ``SETTINGS``; the
   ``Args`` of their docstrings become the help of the command line. It does not import torch;
-* ``_data.py``: the loader that makes `Splits`;
+* ``_data.py``: the loader that makes `Splits`; examples with a method ``batch`` need no `Task.batch`;
 * ``_model.py``: the ``nn.Module``;
 * ``_task.py``: your subclass of `Task`, whose docstrings say what its functions promise, and ``TASK``, an instance;
 * ``recipe.yaml``: keys ``task``, ``data``, ``model``, ``training``, ``seed``, ``search`` (dotted key → list, or
   {low, high, log}), and ``variants`` by name, each of which changes some keys. A test trains each for one step;
-* ``_table.py``, if the task reproduces a table: a `Table`, returned by `Task.tables`. ``contmax reproduce <table>``
+* ``_table.py``, if the task reproduces a table: a `Table`, named by the attribute ``reproduces`` of the task; a short
+  one stands in ``_task.py``. ``contmax reproduce <table>``
   trains its cells side by side and writes ``results/<table>.json``. With ``in_demo=True`` it is part of the demo.
 
 ``tasks/intervals`` is a small complete example.

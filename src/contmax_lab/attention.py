@@ -1,4 +1,4 @@
-"""The attentions that tasks compare, and how much of the domain they look at."""
+"""The attentions that tasks compare, and which observations they look at."""
 
 import copy
 import dataclasses
@@ -15,9 +15,6 @@ from contmax.basis import Basis
 from contmax_lab.errors import UsageError
 from contmax_lab.settings import AttentionKind
 
-# Points along one axis at which the attended share is measured, by the number of axes.
-_POINTS = {1: 840, 2: 40}
-
 
 @dataclasses.dataclass(frozen=True)
 class Attended:
@@ -26,12 +23,14 @@ class Attended:
     Args:
         context: c, shape (B, D).
         weights: of the discrete attention, shape (B, L), or None.
-        density: of the continuous attention, batch shape (B,), or None.
+        density: of the continuous attention, batch shape (B,), or None; (B, H, 1) for several heads.
+        sparse: whether a task has found that the weights come from a map that leaves observations out.
     """
 
     context: Tensor
     weights: Tensor | None = None
     density: Distribution | None = None
+    sparse: bool = False
 
     @classmethod
     def of(cls, context: Tensor, found: Any) -> "Attended":
@@ -152,38 +151,3 @@ def attended_observations(heads: Sequence[Attended], positions: Tensor, mask: Te
         if head.density is not None:
             inside = inside | (head.density.log_prob(positions.transpose(0, 1)).mT > -math.inf)
     return inside & mask
-
-
-@torch.no_grad()
-def attended_share(attended: Attended, sizes: Sequence[Tensor]) -> Tensor:
-    r"""The part of the unit interval or square that is attended to at all.
-
-    .. math:: \frac{|\{t : p_{\ell(t)} > 0 \text{ or } p(t) > 0\}|}{|[0, 1]^N|}
-
-    with ℓ(t) the observation in whose cell t lies: for a discrete attention the share of nonzero weights, for a
-    continuous one the length or area of the support, for a combined one that of their union.
-
-    Args:
-        attended: what an attention looked at.
-        sizes: cells along each axis, one tensor of shape (B,) per axis.
-
-    Returns:
-        Shares, shape (B,).
-
-    Example:
-        >>> attended_share(Attended(torch.zeros(1, 3), torch.tensor([[0.5, 0.0, 0.5, 0.0]])), [torch.tensor([4])])
-        tensor([0.5000])
-    """
-    count = _POINTS[len(sizes)]
-    line = (torch.arange(count, device=attended.context.device) + 0.5) / count
-    points = torch.cartesian_prod(*[line] * len(sizes)).reshape(-1, len(sizes))
-    seen = torch.zeros(len(points), len(attended.context), dtype=torch.bool, device=line.device)
-    if attended.weights is not None:
-        cells = torch.zeros_like(seen, dtype=torch.long)
-        for axis, size in enumerate(sizes):
-            cells = cells * size + (points[:, axis, None] * size).long()
-        seen |= attended.weights.mT.gather(0, cells) > 0
-    if attended.density is not None:
-        where = points.unsqueeze(1) if len(sizes) > 1 else points
-        seen |= attended.density.log_prob(where) > -math.inf
-    return seen.float().mean(0)

@@ -11,6 +11,7 @@ import json
 import os
 import shutil
 import tempfile
+import typing
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -153,6 +154,24 @@ def plain(value: Any) -> Any:
         if isinstance(value, kind):
             return kind(value)  # without what a restricted type adds
     return None if value is None else str(value)
+
+
+def unplain(kind: Any, stored: Any) -> Any:
+    """The opposite of `plain` for dataclasses of texts, numbers, dataclasses, and tuples of one of these.
+
+    Raises:
+        KeyError, TypeError, ValueError: if what is stored is not of that kind.
+
+    Example:
+        >>> unplain(tuple[float, ...], [1, 2.5])
+        (1.0, 2.5)
+    """
+    if dataclasses.is_dataclass(kind):
+        hints = typing.get_type_hints(kind)
+        return kind(**{name: unplain(hints[name], entry) for name, entry in dict(stored).items()})  # type: ignore[operator]
+    if typing.get_origin(kind) is tuple:
+        return tuple(unplain(typing.get_args(kind)[0], entry) for entry in stored)
+    return kind(stored) if kind in (float, str) else stored
 
 
 @dataclasses.dataclass(frozen=True)

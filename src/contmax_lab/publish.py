@@ -49,7 +49,7 @@ def main() -> None:
         measured = _ROOT / f"{name}.json"
         if measured.is_file() and version("matplotlib"):
             draw(json.loads(measured.read_text(encoding="utf-8")), _ROOT / f"{name}.png")
-    for experiment in experiments():
+    for experiment in experiments().values():
         measured = _ROOT / "results" / f"{experiment.table.name}.json"
         if measured.is_file() and version("matplotlib"):
             experiment.draw(json.loads(measured.read_text(encoding="utf-8")), measured.with_suffix(".png"))

@@ -9,10 +9,10 @@ from typing import Any
 
 from jsonargparse import ArgumentError, ArgumentParser, Namespace
 
-from contmax_lab.checked import in_words
 from contmax_lab.contract import Recipe, Settings, Task, TrainingConfig
 from contmax_lab.errors import UsageError, nearest
 from contmax_lab.files import plain, read_yaml, yaml_text
+from contmax_lab.settings import in_words
 
 SECTIONS = ("data", "model", "training")
 _KEYS = (*(field.name for field in dataclasses.fields(Recipe)), "default", "variants")

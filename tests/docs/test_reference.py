@@ -97,7 +97,7 @@ def test_commands_of_the_pages_name_tables_that_exist():
     texts = [page.read_text(encoding="utf-8") for page in PAGES]
     named = {name for text in texts for name in re.findall(r"contmax reproduce ([a-z][\w-]*)", text)}
     of_tasks = {table.name for task in task_names() for table in find_task(task).tables()}
-    assert named <= of_tasks | {experiment.table.name for experiment in experiments()}
+    assert named <= of_tasks | {experiment.table.name for experiment in experiments().values()}
     assert len(named) > 8
 
 

@@ -11,12 +11,12 @@ from sklearn.metrics import roc_auc_score
 from contmax_lab.cli import main
 from contmax_lab.errors import LabError
 from contmax_lab.files import read_checkpoint
+from contmax_lab.labelled import rank_areas
 from contmax_lab.registry import find_table, load_recipe, open_trained
 from contmax_lab.runs import Run
 from contmax_lab.tables import Reproduction, cell_recipe, reproduce
 from contmax_lab.tasks.bags import BagsData, _data
 from contmax_lab.tasks.bags._data import divided, load
-from contmax_lab.tasks.bags._task import area_under_curve
 from contmax_lab.training import train, train_together
 
 scipy_io = pytest.importorskip("scipy.io")
@@ -75,7 +75,11 @@ def test_bags_are_read_padded_and_normalised_by_the_training_bags_alone(tmp_path
         ({"bag_ids": torch.ones(1, 3)}, {}, r"features, bag_ids and labels have sizes \(60, 5\), 3 and 60"),
         ({"features": torch.full((60, 5), torch.nan)}, {}, "a feature is not finite; replace it"),
         ({"labels": torch.tensor([[1.0, -1.0] * 30])}, {}, "instances of bag 2 differ in their label"),
-        ({"labels": torch.ones(1, 60)}, {}, "0 bags have the label 0, too few for 4 folds; pass --data.folds"),
+        (
+            {"labels": torch.ones(1, 60)},
+            {},
+            "0 bags have the label 0, too few for 4 folds; take more bags",
+        ),
     ],
 )
 def test_what_is_wrong_with_a_file_is_told_in_one_line(tmp_path, changed, options, says):
@@ -219,4 +223,4 @@ def test_one_training_by_itself_and_what_it_says(tmp_path, capsys):
 def test_ties_count_half():
     scores = torch.tensor([0.2, 0.2, 0.5, 0.5, 0.5, 0.9, 0.1])
     labels = torch.tensor([0, 1, 1, 0, 0, 1, 0])
-    assert area_under_curve(scores, labels) == pytest.approx(roc_auc_score(labels, scores))
+    assert rank_areas(scores, labels > 0)[0] == pytest.approx(roc_auc_score(labels, scores))

@@ -11,12 +11,12 @@ import contmax
 from contmax_lab import bench
 from contmax_lab.bench import __main__ as command
 from contmax_lab.bench import _entmax_attention
+from contmax_lab.bench._attention import attention_figures, draw_growth, growth_figures
 from contmax_lab.bench._decode import decode_figures
 from contmax_lab.bench._entmax_attention import entmax_attention_figures, peer_figures
-from contmax_lab.bench._gpu_attention import attention_figures, draw_growth, growth_figures
+from contmax_lab.bench._figure import eager_table
 from contmax_lab.bench._gpu_maps import _least_bytes, losses_figures, maps_figures
-from contmax_lab.bench._measuring import GraphClock, percentiles
-from contmax_lab.bench._work import eager_table
+from contmax_lab.bench._measuring import Clock, percentiles
 
 
 class StandIn:
@@ -140,7 +140,7 @@ def test_percentiles():
 def test_bandwidth_is_that_of_the_memory(monkeypatch):
     testing = pytest.importorskip("triton.testing")
     monkeypatch.setattr(testing, "get_dram_gbps", lambda: 4917.0)  # of an H200
-    assert GraphClock.bandwidth(None) == 4.917e12
+    assert Clock.bandwidth(None) == 4.917e12
 
 
 def test_maps_need_not_read_gradients_of_zeros():

@@ -146,7 +146,7 @@ def changed(number, text):
         (changed(10, "2015-13-09,1.0,2.0,24"), "line 10: '2015-13-09' is not a date"),
         (changed(11, "2015-01-10,5.0,2.0,24"), "line 11: the lowest temperature, 5.0, is above the highest"),
         (changed(12, '2015-01-11,"1.0,2.0,24'), "line 12"),
-        ([HEADER], "no complete day from 2015-01-01"),
+        ([HEADER], "has no rows"),
         (lines(15), "cannot be split"),
         (lines(40), "windows that do not overlap fit"),
     ],

@@ -2,7 +2,6 @@
 
 import contextlib
 import io
-import math
 import re
 import shutil
 import sys
@@ -12,13 +11,11 @@ from typing import NamedTuple
 import pytest
 import torch
 from here import Here
-from torch.distributions import Normal
 
 from chromium import Visits, needs_chromium
 from contmax.basis import GaussianBasis, MultivariateGaussianBasis
-from contmax.densities import MultivariateBetaGaussian, TruncatedParabola
 from contmax.nn import ContinuousAttention
-from contmax_lab.attention import Attended, Attention, attended_share
+from contmax_lab.attention import Attention
 from contmax_lab.cli import main
 from contmax_lab.data import _packaged
 from contmax_lab.demo import demo_tables
@@ -26,7 +23,7 @@ from contmax_lab.drawing import DARK, LIGHT, new_axes, rendered_twice
 from contmax_lab.errors import LabError
 from contmax_lab.registry import find_task, load_recipe, open_trained, shipped_recipes
 from contmax_lab.runs import Run
-from contmax_lab.tasks.documents.pretrained import EXAMPLES
+from contmax_lab.tasks.documents._pretrained import EXAMPLES
 from contmax_lab.tasks.images.digits import DigitsData
 from contmax_lab.tasks.series.vowels import VowelsData
 from contmax_lab.training import train
@@ -116,37 +113,6 @@ def test_a_missing_package_is_one_line(monkeypatch, module, task, data, pip):
 
 
 # -- attention ---------------------------------------------------------------------------------------------------------
-
-
-def test_attended_share_of_weights_of_a_density_and_of_both():
-    weights = torch.tensor([[0.5, 0.5, 0.0, 0.0], [0.0, 1.0, 0.0, 0.0]])
-    density = TruncatedParabola.from_support(torch.tensor([0.25, 0.0]), torch.tensor([0.75, 0.25]))
-    nothing, sizes = torch.zeros(2, 3), [torch.tensor([4, 2])]
-    assert attended_share(Attended(nothing, weights), sizes).tolist() == [0.5, 0.5]
-    torch.testing.assert_close(
-        attended_share(Attended(nothing, density=density), sizes), torch.tensor([0.5, 0.25]), atol=2e-3, rtol=0
-    )
-    torch.testing.assert_close(
-        attended_share(Attended(nothing, weights, density), sizes), torch.tensor([0.75, 0.75]), atol=2e-3, rtol=0
-    )
-    gaussian = Normal(torch.tensor([0.5, 0.5]), 0.01)
-    assert attended_share(Attended(nothing, density=gaussian), sizes).tolist() == [1.0, 1.0]
-
-
-def test_attended_share_of_the_plane():
-    sizes = [torch.tensor([8]), torch.tensor([8])]
-    pixels = torch.zeros(1, 64)
-    pixels[0, 8:11] = 1 / 3
-    assert attended_share(Attended(torch.zeros(1, 3), pixels), sizes).tolist() == [3 / 64]
-    disk = MultivariateBetaGaussian(torch.tensor([[0.5, 0.5]]), 0.01 * torch.eye(2)[None], 2.0)
-    area = math.pi * 0.01 * float(disk.radius) ** 2
-    assert area < 0.7
-    share = attended_share(Attended(torch.zeros(1, 3), density=disk), sizes)
-    torch.testing.assert_close(share, torch.tensor([area]), atol=0.01, rtol=0)
-    # Half of it lies outside the square.
-    edge = MultivariateBetaGaussian(torch.tensor([[0.0, 0.5]]), 0.01 * torch.eye(2)[None], 2.0)
-    share = attended_share(Attended(torch.zeros(1, 3), density=edge), sizes)
-    torch.testing.assert_close(share, torch.tensor([area / 2]), atol=0.01, rtol=0)
 
 
 @pytest.mark.parametrize("basis", [GaussianBasis.covering(4), MultivariateGaussianBasis.grid(3, scale=0.3)])

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-from pathlib import Path
 
 import pytest
 import torch
@@ -15,10 +14,10 @@ from contmax_lab.errors import LabError
 from contmax_lab.registry import find_task, load_recipe, open_trained, shipped_recipes
 from contmax_lab.runs import Run
 from contmax_lab.tables import Reproduction, reproduce
-from contmax_lab.tasks.documents import DocumentsModel, pretrained
+from contmax_lab.tasks.documents import DocumentsModel
 from contmax_lab.tasks.documents._model import Reader
+from contmax_lab.tasks.documents._pretrained import SHIPPED, PretrainedReader, examples_section
 from contmax_lab.tasks.documents._reading import Reading
-from contmax_lab.tasks.documents.pretrained import PretrainedReader, examples_section
 from contmax_lab.training import evaluate_trained, train
 
 TASK = find_task("documents")
@@ -311,7 +310,7 @@ def test_section_of_examples(trained, tmp_path):
 
 def test_model_of_the_package():
     reader = PretrainedReader.load()
-    assert sum(path.stat().st_size for path in Path(pretrained.__file__).parent.iterdir() if path.is_file()) < 3e6
+    assert sum(path.stat().st_size for path in SHIPPED.iterdir() if path.is_file()) < 3e6
     assert reader.card["figures"]["test"]["accuracy"] > 0.85
     assert reader.read("A wonderful, moving film. I loved it.").probability > 0.8
     assert reader.read("A dull and badly written mess, a waste of time.").probability < 0.2

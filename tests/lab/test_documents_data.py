@@ -19,8 +19,7 @@ from contmax_lab.data import held_out_reviews
 from contmax_lab.errors import LabError
 from contmax_lab.registry import find_task
 from contmax_lab.tasks.documents import DocumentsData
-from contmax_lab.tasks.documents._data import FIRST_WORD, UNKNOWN
-from contmax_lab.tasks.documents._words import tokenize
+from contmax_lab.tasks.documents._data import FIRST_WORD, UNKNOWN, tokenize
 
 TASK = find_task("documents")
 
@@ -30,7 +29,7 @@ def load(folder, **fields):
 
 
 def spelled(documents, place, words):
-    numbers = documents[[place]].padded()[0].tolist()
+    numbers = documents.batch([place])["tokens"][0].tolist()
     return [words[number - FIRST_WORD] if number >= FIRST_WORD else "?" for number in numbers]
 
 

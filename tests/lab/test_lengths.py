@@ -9,7 +9,7 @@ import torch
 
 from contmax_lab.contract import Cell as TableCell
 from contmax_lab.errors import Interrupted, LabError
-from contmax_lab.registry import find_experiment
+from contmax_lab.registry import experiments
 from contmax_lab.tables import run_experiment, summarised
 from contmax_lab.tasks.lengths import _slices
 from contmax_lab.tasks.lengths.__main__ import main
@@ -251,7 +251,7 @@ def test_options_that_train_nothing_are_refused(capsys):
 
 
 def test_the_table_of_what_is_done(tmp_path, monkeypatch):
-    experiment = find_experiment("lengths")
+    experiment = experiments()["lengths"]
     assert outcomes(tmp_path) == []
     for problem in PROBLEMS:
         for kind in MAIN:

@@ -19,8 +19,7 @@ from contmax_lab.tasks.minilm import MinilmModel
 from contmax_lab.tasks.minilm._data import load, prepared
 from contmax_lab.tasks.minilm._measures import shortened, spearman
 from contmax_lab.tasks.minilm._model import Judge, Student
-from contmax_lab.tasks.minilm._table import MINILM
-from contmax_lab.tasks.minilm._task import TASK
+from contmax_lab.tasks.minilm._task import MINILM, TASK
 from contmax_lab.training import train
 
 VARIANTS = [name.partition("/")[2] for name in shipped_recipes() if name.startswith("minilm/")]

@@ -16,11 +16,10 @@ from contmax_lab.registry import find_table, load_recipe, open_trained
 from contmax_lab.runs import Run
 from contmax_lab.tables import Reproduction, reproduce
 from contmax_lab.tasks.physionet import PhysionetData, PhysionetModel
+from contmax_lab.tasks.physionet._baselines import Mtan, distinct_times, last_seen, logistic_regression
 from contmax_lab.tasks.physionet._intervals import Intervals
-from contmax_lab.tasks.physionet._reading import VARIABLES, prepared, read
-from contmax_lab.tasks.physionet._recurrent import Mtan, distinct_times, last_seen
-from contmax_lab.tasks.physionet._start import logistic_regression
-from contmax_lab.tasks.physionet._stays import Cohort, Scale, Stays, folds, load, mtan_split, spans
+from contmax_lab.tasks.physionet._reading import VARIABLES, Cohort, prepared, read
+from contmax_lab.tasks.physionet._stays import Scale, Stays, folds, load, mtan_split, spans
 from contmax_lab.training import train
 
 TASK, TABLE = find_table("physionet")
@@ -61,9 +60,9 @@ def test_files_become_one_small_file_that_is_enough(tmp_path, capsys):
     folder = prepared(PhysionetData(path=source))
     records = read(folder)
     assert records.record.tolist() == list(range(1000, 1012))
-    assert records.died.tolist() == [int(record % 3 == 0) for record in records.record]
-    assert records.static[3].tolist() == pytest.approx([54, 0, math.nan, 4], nan_ok=True)
-    cohort = Cohort.of(records)
+    assert records.cohort.died.tolist() == [int(record % 3 == 0) for record in records.record]
+    assert records.cohort.static[3].tolist() == pytest.approx([54, 0, math.nan, 4], nan_ok=True)
+    cohort = records.cohort
     own, _ = cohort.part(torch.tensor([3]))
     # Sorted by variable, time and value; an unknown weight and a value without a name are left out.
     assert [VARIABLES[v] for v in own.variable] == ["HR", "HR", "HR", "Weight"]
@@ -129,7 +128,7 @@ def test_test_stays_change_nothing_of_the_training(tmp_path, monkeypatch, leaks)
     """Scales, cuts and logarithms are those of the training stays; a planted leak shows that the test would tell."""
     if leaks:
         of_training = Scale.of.__func__
-        monkeypatch.setattr(Scale, "of", classmethod(lambda cls, _: of_training(cls, Cohort.of(read(folder)))))
+        monkeypatch.setattr(Scale, "of", classmethod(lambda cls, _: of_training(cls, read(folder).cohort)))
     found = []
     for factor in (1.0, 7.0):
         places = folds([int(record % 3 == 0) for record in [*range(1000, 1030), *range(2000, 2030)]], 1, 0.2)[2]

@@ -9,10 +9,11 @@ from torch.distributions import Uniform
 import contmax
 from contmax.densities import BetaGaussian, TruncatedParabola
 from contmax.losses import fenchel_young
+from contmax_lab.attention import Attended
 from contmax_lab.registry import find_task, load_recipe
 from contmax_lab.runs import Run
 from contmax_lab.tasks.places import PlacesData, PlacesModel
-from contmax_lab.tasks.places._attention import Place, PlaceAttention, Scene, agreement, looked
+from contmax_lab.tasks.places._attention import PlaceAttention, Scene, agreement, looked
 from contmax_lab.tasks.places._model import Finder
 from contmax_lab.training import train
 
@@ -43,7 +44,7 @@ def measured(scene, place, low, high):
 def test_agreement_of_weights():
     # Eighths 2 and 5 are attended to; the truth is [1/4, 1/2], eighths 2 and 3.
     weights = torch.tensor([[0, 0, 0.75, 0, 0, 0.25, 0, 0]])
-    found = measured(line(8), Place(torch.zeros(1, 2), weights, sparse=True), [0.25], [0.5])
+    found = measured(line(8), Attended(torch.zeros(1, 2), weights, sparse=True), [0.25], [0.5])
     expected = {"iou": 1 / 3, "hull_iou": 2 / 4, "inside": 0.75, "coverage": 0.5, "size": 0.25, "true_size": 0.25}
     assert {name: found[name] for name in expected} == pytest.approx(expected, abs=2e-3)
     # The mean is 0.75 · 5/16 + 0.25 · 11/16 = 0.40625.
@@ -53,19 +54,19 @@ def test_agreement_of_weights():
 def test_agreement_of_a_density_and_of_both():
     density = TruncatedParabola.from_support(torch.tensor([0.2]), torch.tensor([0.6]))
     nothing = torch.zeros(1, 2)
-    alone = measured(line(10), Place(nothing, density=density), [0.4], [0.8])
+    alone = measured(line(10), Attended(nothing, density=density), [0.4], [0.8])
     expected = {"iou": 0.2 / 0.6, "hull_iou": 0.2 / 0.6, "inside": 0.5, "coverage": 0.5, "size": 0.4}
     assert {name: alone[name] for name in expected} == pytest.approx(expected, abs=3e-3)
     weights = torch.zeros(1, 10)
     weights[0, 9] = 1.0
-    both = measured(line(10), Place(nothing, weights, density, sparse=True), [0.4], [0.8])
+    both = measured(line(10), Attended(nothing, weights, density, sparse=True), [0.4], [0.8])
     expected = {"iou": 0.2 / 0.7, "hull_iou": 0.4 / 0.8, "inside": 0.25, "coverage": 0.5, "size": 0.5}
     assert {name: both[name] for name in expected} == pytest.approx(expected, abs=3e-3)
 
 
 def test_what_is_never_zero_counts_where_it_holds_most_of_the_mass():
     weights = torch.tensor([[0.48, 0.48, 0.01, 0.01, 0.01, 0.01]])
-    found = measured(line(6), Place(torch.zeros(1, 2), weights), [0.0], [1 / 3])
+    found = measured(line(6), Attended(torch.zeros(1, 2), weights), [0.0], [1 / 3])
     assert found["iou"] == pytest.approx(1, abs=0.02)
 
 
@@ -74,7 +75,7 @@ def test_a_narrow_gaussian_counts_where_it_holds_most_of_the_mass():
     density = BetaGaussian(torch.tensor([0.5]), torch.tensor([0.02]), alpha=1.0)
     assert float(density.log_prob(torch.tensor(0.9)).exp()) == 0
     low, high = 0.5 - 1.96 * 0.02, 0.5 + 1.96 * 0.02
-    found = measured(line(10), Place(torch.zeros(1, 2), density=density), [low], [high])
+    found = measured(line(10), Attended(torch.zeros(1, 2), density=density), [low], [high])
     assert found["size"] == pytest.approx(high - low, abs=2e-3)
     assert found["iou"] == pytest.approx(1, abs=0.03)
 
@@ -82,9 +83,9 @@ def test_a_narrow_gaussian_counts_where_it_holds_most_of_the_mass():
 def test_what_lies_at_a_single_point_is_seen_there():
     # So narrow that one point holds more than 95 %: the smallest set is that point, and not empty.
     scene = line(10)
-    points = looked(scene, Place(torch.zeros(1, 2), torch.full((1, 10), 0.1))).points
+    points = looked(scene, Attended(torch.zeros(1, 2), torch.full((1, 10), 0.1))).points
     density = BetaGaussian(points[700], torch.tensor([1e-5]), alpha=1.0)
-    found = looked(scene, Place(torch.zeros(1, 2), density=density))
+    found = looked(scene, Attended(torch.zeros(1, 2), density=density))
     assert found.seen.nonzero().tolist() == [[0, 700]]
 
 
@@ -115,7 +116,7 @@ def test_what_a_sparse_map_gives_any_weight_counts(alpha, learnable):
 def test_an_observation_stands_for_what_is_nearest_to_it():
     where = torch.tensor([0.1, 0.2, 0.8]).reshape(1, 3, 1)
     scene = dataclasses.replace(line(3), where=where, irregular=True)
-    place = Place(torch.zeros(1, 2), torch.tensor([[0.0, 1.0, 0.0]]), sparse=True)
+    place = Attended(torch.zeros(1, 2), torch.tensor([[0.0, 1.0, 0.0]]), sparse=True)
     found = measured(scene, place, [0.15], [0.5])
     assert found["iou"] == pytest.approx(1, abs=5e-3)
 
@@ -124,7 +125,7 @@ def test_agreement_on_the_plane():
     weights = torch.zeros(1, 16)
     weights[0, [5, 6]] = 0.5  # row 1, columns 1 and 2
     scene = dataclasses.replace(line(16), where=torch.zeros(1, 16, 2), grid=(4, 4))
-    found = measured(scene, Place(torch.zeros(1, 2), weights, sparse=True), [0.25, 0.25], [0.75, 0.5])
+    found = measured(scene, Attended(torch.zeros(1, 2), weights, sparse=True), [0.25, 0.25], [0.75, 0.5])
     expected = {"iou": 1 / 3, "inside": 0.5, "coverage": 0.5, "size": 2 / 16, "true_size": 2 / 16}
     assert {name: found[name] for name in expected} == pytest.approx(expected, abs=5e-3)
 
@@ -140,7 +141,7 @@ class _Spy(torch.nn.Module):
         self.weights = weights
 
     def forward(self, scene):
-        return Place((self.weights.unsqueeze(1) @ scene.values).squeeze(1), self.weights, sparse=True)
+        return Attended((self.weights.unsqueeze(1) @ scene.values).squeeze(1), self.weights, sparse=True)
 
 
 def test_deletion_replaces_what_was_seen_and_nothing_else(monkeypatch):

@@ -11,7 +11,8 @@ for package in ("accelerate", "jsonargparse", "safetensors", "yaml"):
     pytest.importorskip(package)
 
 from contmax.densities import TruncatedParabola, TruncatedParaboloid  # noqa: E402, below what may be missing
-from contmax_lab.tasks.places._attention import Place, Scene, agreement, looked  # noqa: E402
+from contmax_lab.attention import Attended  # noqa: E402
+from contmax_lab.tasks.places._attention import Scene, agreement, looked  # noqa: E402
 
 
 def measured(device, dim):
@@ -25,7 +26,7 @@ def measured(device, dim):
         density = TruncatedParaboloid(loc, width[:, None, None] * torch.eye(2, device=device))
     scene = Scene(where, where, where, torch.ones_like(weights, dtype=torch.bool), grid=(8, 8) if dim == 2 else None)
     low = 0.5 * torch.rand(3, dim).to(device)
-    found = agreement(looked(scene, Place(loc, weights, density)), low, low + 0.3)
+    found = agreement(looked(scene, Attended(loc, weights, density)), low, low + 0.3)
     return {name: value.cpu() for name, value in found.items()}
 
 

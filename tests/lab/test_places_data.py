@@ -130,13 +130,13 @@ def test_other_frame_rates_keep_the_duration():
 def test_seeds_reproduce_splits_share_nothing_and_training_moves():
     data = PlacesData()
     one, two = TASK.load(data, seed=0), TASK.load(data, seed=1)
-    torch.testing.assert_close(one.test.batch, two.test.batch)
-    assert not torch.equal(one.train.placed([0])["low"], one.train.placed([0])["low"])
+    torch.testing.assert_close(one.test.examples, two.test.examples)
+    assert not torch.equal(one.train.batch([0])["low"], one.train.batch([0])["low"])
     assert (len(one.train), len(one.valid), len(one.test)) == (216, 54 * 4, 370)
-    assert "background" in one.test.batch
-    assert "background" not in one.valid.batch
+    assert "background" in one.test.examples
+    assert "background" not in one.valid.examples
     known = {tuple(series[0].tolist()) for series in one.train.source.series}
-    for part in (one.valid.batch, one.test.batch):
+    for part in (one.valid.examples, one.test.examples):
         first = part["frames"][torch.arange(len(part["label"])), inside(part).float().argmax(-1)]
         assert not known & {tuple(frame.tolist()) for frame in first}
 
@@ -149,7 +149,7 @@ def test_other_recordings_are_hidden_as_utterances_are(kind, sizes, frames, chan
     splits = TASK.load(PlacesData(kind=kind, valid_places=2, test_places=3), seed=0)
     assert (len(splits.train), len(splits.valid), len(splits.test)) == sizes
     assert (splits.info["channels"], splits.info["classes"], splits.info["query_dim"]) == (channels, classes, 0)
-    batch = splits.test.batch
+    batch = splits.test.examples
     assert batch["frames"].shape == (sizes[2], 4 * frames, channels)
     assert bool((inside(batch).sum(-1) == frames).all())
     assert sorted(batch["label"].unique().tolist()) == list(range(classes))

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from contmax_lab.labelled import class_metrics, confusion
-from contmax_lab.labelled._rates import log_odds
+from contmax_lab.labelled._classifier import log_odds
 
 metrics = pytest.importorskip("sklearn.metrics")
 

@@ -7,9 +7,9 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
-from contmax_lab.recurrent import LSTM
+from contmax_lab.recurrent import LSTM, Bidirectional
 from contmax_lab.tasks.documents import DocumentsModel
-from contmax_lab.tasks.documents._model import Encoder, Reader
+from contmax_lab.tasks.documents._model import Reader
 
 HALVES = [torch.bfloat16, torch.float16]
 
@@ -86,7 +86,7 @@ def test_a_reader_reads_under_autocast(attention):
 
 def test_the_states_of_a_reader_are_not_rounded():
     torch.manual_seed(0)
-    encoder, vectors, mask = Encoder(5, 8), torch.randn(3, 9, 5), torch.ones(3, 9, dtype=torch.bool)
+    encoder, vectors, mask = Bidirectional("lstm", 5, 8), torch.randn(3, 9, 5), torch.ones(3, 9, dtype=torch.bool)
     with torch.autocast("cpu", torch.bfloat16):
         states = encoder(vectors, mask)
     assert torch.equal(states, encoder(vectors, mask))

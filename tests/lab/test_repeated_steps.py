@@ -6,8 +6,8 @@ import pytest
 import torch
 from test_recorded_steps import events  # noqa: F401, a fixture
 
-from contmax_lab.training import _repeated
-from contmax_lab.training._repeated import RepeatedParts
+from contmax_lab import recorded
+from contmax_lab.recorded import RepeatedParts
 
 
 def parts_of(learned):
@@ -42,7 +42,7 @@ def test_a_shape_is_recorded_at_its_third_visit(events, monkeypatch):  # noqa: F
 
 def test_only_so_many_shapes_are_recorded(events, monkeypatch):  # noqa: F811
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: "pool")
-    monkeypatch.setattr(_repeated, "_MOST", 1)
+    monkeypatch.setattr(recorded, "_MOST", 1)
     parts = parts_of([])
     for length in (2, 3) * 6:
         assert int(parts(batch(1, length))) == (length if length == 3 or "play" not in events else 2)
@@ -97,7 +97,7 @@ def test_a_result_stays_when_the_next_part_is_played(events, monkeypatch):  # no
             self._step()
 
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: "pool")
-    monkeypatch.setattr(_repeated, "RecordedStep", Played)
+    monkeypatch.setattr(recorded, "RecordedStep", Played)
     parts = parts_of([])
     found = [parts(batch(value)) for value in range(6)]
     assert len(parts._recorded) == 1

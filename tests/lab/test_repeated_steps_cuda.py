@@ -12,10 +12,11 @@ for package in ("accelerate", "jsonargparse", "safetensors", "yaml"):
 
 from accelerate import Accelerator  # noqa: E402, below what may be missing
 
+from contmax_lab import recorded  # noqa: E402
 from contmax_lab.contract import Splits  # noqa: E402
 from contmax_lab.registry import load_recipe  # noqa: E402
 from contmax_lab.tasks.translation._data import Pairs, Sentences  # noqa: E402
-from contmax_lab.training import _learner, _repeated  # noqa: E402
+from contmax_lab.training import _learner  # noqa: E402
 from contmax_lab.training._batches import Order, Plan  # noqa: E402
 from contmax_lab.training._learner import Learner  # noqa: E402
 
@@ -59,7 +60,7 @@ def test_steps_that_are_played_teach_what_plain_steps_teach(monkeypatch, network
     if ON_GPU:
         assert all(part._step._graph is not None for part in repeated._repeated._recorded.values())
         assert len(repeated._repeated._recorded) >= 2
-    monkeypatch.setattr(_repeated, "_VISITS", STEPS + 1)
+    monkeypatch.setattr(recorded, "_VISITS", STEPS + 1)
     plain = taught(network, *overrides)
     # The dropout is the same; sums may differ in their last bits.
     tolerance = 3e-2 if overrides and "bf16" in overrides[0] else 2e-4
@@ -69,10 +70,10 @@ def test_steps_that_are_played_teach_what_plain_steps_teach(monkeypatch, network
 
 @pytest.mark.skipif(not ON_GPU, reason="recordings of a GPU")
 def test_a_result_stays_when_the_next_part_is_played():
-    parts = _repeated.RepeatedParts(lambda batch: batch["x"].sum().double().reshape(1), "cuda")
+    parts = recorded.RepeatedParts(lambda batch: batch["x"].sum().double().reshape(1), "cuda")
     found = [parts({"x": torch.full((2,), value)}) for value in range(8)]
-    (recorded,) = parts._recorded.values()
-    assert recorded._step._graph is not None
+    (of_part,) = parts._recorded.values()
+    assert of_part._step._graph is not None
     assert [int(result) for result in found] == list(range(0, 16, 2))
 
 

@@ -15,7 +15,7 @@ from contmax_lab import search as _study
 from contmax_lab.runs import Run
 from contmax_lab.search import SharedStudy
 from contmax_lab.training import train
-from contmax_lab.workers import _local
+from contmax_lab.workers import _crew
 from forked import process_server
 
 COUNTED = (TrialState.COMPLETE, TrialState.PRUNED)
@@ -69,7 +69,7 @@ def test_two_processes_share_a_search(tmp_path, config):
 
 def test_a_search_that_is_stopped_goes_on_with_the_trial_that_was_under_way(contmax, config, tmp_path, monkeypatch):
     runs = tmp_path / "runs"
-    run, wait = Run(runs / "trial-0000"), _local.LocalCrew.outcomes
+    run, wait = Run(runs / "trial-0000"), _crew.LocalCrew.outcomes
     arguments = ["search", config, "--runs", runs, "--trials", "1", "--training.epochs", "40"]
 
     def waited(crew, seconds):
@@ -78,7 +78,7 @@ def test_a_search_that_is_stopped_goes_on_with_the_trial_that_was_under_way(cont
         return wait(crew, min(seconds, 0.05))
 
     with monkeypatch.context() as patch:
-        patch.setattr(_local.LocalCrew, "outcomes", waited)
+        patch.setattr(_crew.LocalCrew, "outcomes", waited)
         code, _, errors = contmax(*arguments)
     assert (code, errors) == (130, [f"contmax: stopped in {runs}, everything is saved; the same command continues"])
     assert run.last_checkpoint().state["position"]["step"] > 0

@@ -14,7 +14,7 @@ from contmax_lab.tasks.translation._data import END, START, UNKNOWN, as_text, lo
 
 
 def spelled(splits, part, place, side="target"):
-    batch = getattr(splits, part)[[place]].batch()
+    batch = getattr(splits, part).batch([place])
     return as_text(batch[side][0].tolist(), splits.info["pieces"])
 
 
@@ -54,7 +54,7 @@ def test_pieces_are_those_of_the_training_sentences(tmp_path):
     train, valid = write_parallel(tmp_path, "train", found), write_parallel(tmp_path, "val", [("Ω eins.", "one Ω.")])
     splits = load(TranslationData(train=train, valid=valid, merges=20))
     assert not any("Ω" in piece or "ω" in piece for piece in splits.info["pieces"])
-    batch = splits.valid[[0]].batch()
+    batch = splits.valid.batch([0])
     assert UNKNOWN in batch["source"][0].tolist()
     assert batch["source"][0, -1] == END
     assert batch["target"][0, 0] == START

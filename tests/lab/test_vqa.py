@@ -17,8 +17,7 @@ from contmax_lab.tasks.vqa import VqaData
 from contmax_lab.tasks.vqa._data import load
 from contmax_lab.tasks.vqa._figures import seen_images
 from contmax_lab.tasks.vqa._reduction import where_measures
-from contmax_lab.tasks.vqa._table import PASTED, VQA
-from contmax_lab.tasks.vqa._task import TASK
+from contmax_lab.tasks.vqa._task import PASTED, TASK, VQA
 
 VARIANTS = [name for name in shipped_recipes() if name.startswith("vqa/")]
 KINDS = ["question", "frequent", "discrete", "continuous", "windows", "mixture", "combined"]
@@ -174,7 +173,7 @@ def test_regions_are_attended_by_their_centres(tmp_path):
 
 def test_colours_are_learned_and_shown(run, folder, contmax, monkeypatch, tmp_path):
     assert run.results["valid"]["accuracy"] == 1
-    figures = seen_images([run], part="train")
+    figures = seen_images([run])
     assert figures
     assert rendered(figures[0].draw, LIGHT).startswith(b"\x89PNG")
     monkeypatch.chdir(tmp_path)

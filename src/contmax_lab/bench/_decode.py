@@ -13,9 +13,8 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend
 
 import contmax
-from contmax_lab.bench._figure import Figure, gpu_suite
+from contmax_lab.bench._figure import Figure, checked, gpu_suite, ratio, relative_error, softmax_attention
 from contmax_lab.bench._measuring import Clock, Effort, percentiles
-from contmax_lab.bench._work import checked, device_ratio, relative_error, softmax_attention
 
 _TIME = "bfloat16, one token: device time / scaled_dot_product_attention"
 _BYTES = "bfloat16, one token: gigabytes of keys and values read per second"
@@ -94,7 +93,7 @@ def _beside_softmax(case: _Case, kind: str, clock: Clock, effort: Effort) -> Ite
         return
     ours = functools.partial(contmax.entmax_attention, query, key, value, enable_gqa=True)
     times, details["kernels"] = _times_beside_softmax({"contmax": ours}, [(query, key, value)], clock, effort)
-    yield device_ratio(times, "contmax", details, table=_TIME, **place, at_most=target)
+    yield ratio(times, "contmax", "torch", details, table=_TIME, **place, at_most=target)
     size = key.numel() * key.element_size() + value.numel() * value.element_size()
     read = {"contmax": size * (1 + share) / 2, "torch": size}
     for name, column in (("contmax", kind), ("torch", f"softmax, {kind}")):
@@ -123,10 +122,10 @@ def _by_pages(case: _Case, kind: str, clock: Clock, effort: Effort) -> Iterator[
         {"contmax": certified, "without pages": plain}, [(query, key, value)], clock, effort
     )
     place: dict[str, Any] = {"row": case.row, "column": kind}
-    yield device_ratio(times, "contmax", details, table=_TIME_OF_PAGES, **place)
+    yield ratio(times, "contmax", "torch", details, table=_TIME_OF_PAGES, **place)
     at_most = _SLOWER_AT_MOST if kind == "random" else None
     without = {"contmax": times["contmax"], "torch": times["without pages"]}
-    yield device_ratio(without, "contmax", table=_TIME_OF_BOXES, **place, at_most=at_most)
+    yield ratio(without, table=_TIME_OF_BOXES, **place, at_most=at_most)
     yield Figure(_KEYS_READ, **place, value=share)
 
 
@@ -148,7 +147,7 @@ def trained_figures(layers: Sequence[Layer], at_most: float | None, clock: Clock
     times, kernels = _times_beside_softmax(ours, [x[:3] for x in layers], clock, effort)
     for name, target in (("with pages", at_most), ("without pages", None)):
         details = {**checked(error, _ERROR), "kernels": kernels}
-        yield device_ratio(times, name, details, table=_TRAINED, row=f"L = {keys:,}", column=name, at_most=target)
+        yield ratio(times, name, "torch", details, table=_TRAINED, row=f"L = {keys:,}", column=name, at_most=target)
     share, by_layer = sum(shares) / len(shares), {"by_layer": shares}
     yield Figure(_TRAINED_READ, f"L = {keys:,}", "with pages", share, details=by_layer)
 

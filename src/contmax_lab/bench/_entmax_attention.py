@@ -16,9 +16,18 @@ from torch.nn.attention import SDPBackend
 from torch.nn.functional import scaled_dot_product_attention
 
 import contmax
-from contmax_lab.bench._figure import Figure, Suite, gpu_suite, peer, ratio_figure
+from contmax_lab.bench._figure import (
+    Figure,
+    Suite,
+    Work,
+    checked,
+    eager_table,
+    gpu_suite,
+    peer,
+    ratio,
+    softmax_attention,
+)
 from contmax_lab.bench._measuring import Call, Clock, Effort, interleaved, percentiles
-from contmax_lab.bench._work import Work, checked, device_ratio, eager_table, softmax_attention
 
 _TIME = "forward + backward: time / scaled_dot_product_attention"
 _SHORT_TIME = "(16, 4, L, 32), forward + backward: time / entmax of the scores by hand"
@@ -89,7 +98,7 @@ def entmax_attention_figures(effort: Effort, clock: Clock) -> Iterator[Figure]:
         drawn = _drawn(case, clock.device)
         calls = {"contmax": Work(_entmax(case, 1.5), *drawn), "torch": Work(_flash(case), *drawn)}
         times = _wall_times(calls, clock, effort)
-        yield device_ratio(times, "contmax", table=_EAGER, row=case.row, column=case.kind)
+        yield ratio(times, table=_EAGER, row=case.row, column=case.kind)
 
 
 def peer_figures(effort: Effort, clock: Clock) -> Iterator[Figure]:
@@ -114,16 +123,16 @@ def _beside_flash(case: _Case, clock: Clock, effort: Effort) -> Iterator[Figure]
     functions = {"contmax": ours, "torch": flash} | ({"chosen": chosen} if case.kind == "random" else {})
     times = clock.device_times({name: Work(f, inputs, cotangent) for name, f in functions.items()}, effort)
     place: dict[str, Any] = {"row": case.row, "column": case.kind}
-    yield device_ratio(times, "contmax", details, table=_BOTH, **place, at_most=case.at_most)
+    yield ratio(times, "contmax", "torch", details, table=_BOTH, **place, at_most=case.at_most)
     if case.kind == "random":
         # The name in torch of the kernels that it chooses, such as CUDNN_ATTENTION.
         query, key, value = inputs
         kernels = SDPBackend(torch._fused_sdp_choice(query, key, value, is_causal=case.is_causal)).name
-        yield device_ratio(times, "chosen", {"kernels": str(kernels)}, table=_CHOICE, row=case.row, column="softmax")
+        yield ratio(times, "chosen", "torch", {"kernels": str(kernels)}, table=_CHOICE, row=case.row, column="softmax")
         constants = [x.detach() for x in inputs]
         forward = {"contmax": lambda: ours(*constants), "torch": lambda: flash(*constants)}
         times = clock.device_times(forward, effort)
-        yield device_ratio(times, "contmax", table=_FORWARD, **place, at_most=case.forward_at_most)
+        yield ratio(times, table=_FORWARD, **place, at_most=case.forward_at_most)
 
 
 def _beside_peers(case: _Case, clock: Clock, effort: Effort) -> Iterator[Figure]:
@@ -149,7 +158,7 @@ def _beside_peers(case: _Case, clock: Clock, effort: Effort) -> Iterator[Figure]
     for name, known in details.items():
         place: dict[str, Any] = {"table": _EAGER, "row": f"{case.row}, {case.kind}", "column": name}
         empty = Figure(value=None, details=known, **place)
-        yield device_ratio(times, name, known, **place) if name in calls else empty
+        yield ratio(times, name, "torch", known, **place) if name in calls else empty
 
 
 def _wall_times(calls: Mapping[str, Call], clock: Clock, effort: Effort) -> dict[str, list[float]]:
@@ -234,7 +243,7 @@ def _cpu_figures(effort: Effort) -> Iterator[Figure]:
             passes = {name: Work(function, inputs, cotangent) for name, function in functions.items()}
             row = f"{shape}, {'causal' if is_causal else 'not causal'}"
             place = {"table": _TIME, "row": row, "column": f"α = {alpha:g}"}
-            yield ratio_figure(interleaved(passes, effort), "contmax", "torch", **place, at_most=2.0)
+            yield ratio(interleaved(passes, effort), "contmax", "torch", **place, at_most=2.0)
     yield from _short_figures(effort)
 
 
@@ -248,9 +257,7 @@ def _short_figures(effort: Effort) -> Iterator[Figure]:
         functions = {"contmax": _entmax(case, 1.5), "scaled_dot_product_attention": _softmax(case), "by hand": _by_hand}
         times = interleaved({name: Work(function, inputs, cotangent) for name, function in functions.items()}, effort)
         for name, target in (("contmax", 1.0), ("scaled_dot_product_attention", None)):
-            yield ratio_figure(
-                times, name, "by hand", table=_SHORT_TIME, row=f"L = {length}", column=name, at_most=target
-            )
+            yield ratio(times, name, "by hand", table=_SHORT_TIME, row=f"L = {length}", column=name, at_most=target)
 
 
 def _by_hand(query: Tensor, key: Tensor, value: Tensor) -> Tensor:

@@ -22,9 +22,8 @@ from torch.nn import functional as F
 
 import contmax
 from contmax_lab.bench._decode import Layer, trained_figures
-from contmax_lab.bench._figure import Figure, gpu_suite
+from contmax_lab.bench._figure import Figure, gpu_suite, ratio
 from contmax_lab.bench._measuring import Clock, Effort, percentiles, time_when_idle
-from contmax_lab.bench._work import device_ratio
 
 _STEP = "a GPT of 6 layers, one step: wall clock / scaled_dot_product_attention"
 _TRAINED = "the same model trained on text"
@@ -210,7 +209,7 @@ def _beside(
             for name, attention in (("contmax", _ENTMAX), ("torch", _SOFTMAX))
         }
         times = clock.wall_times(steps, effort if effort.small else dataclasses.replace(effort, block=0.2, budget=4.0))
-        yield device_ratio(times, "contmax", table=_STEP, row=size.row, column=f"{when}, {kind}", at_most=at_most)
+        yield ratio(times, table=_STEP, row=size.row, column=f"{when}, {kind}", at_most=at_most)
 
 
 def _step(model: _Gpt, loss_of: Callable[..., Tensor], words: Tensor, alpha: float) -> Callable[[], None]:

@@ -11,9 +11,8 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 import contmax
-from contmax_lab.bench._figure import Figure, gpu_suite, peer
+from contmax_lab.bench._figure import Contest, Figure, Work, gpu_suite, peer, ratio
 from contmax_lab.bench._measuring import Call, Clock, Effort
-from contmax_lab.bench._work import Contest, Work, device_ratio
 
 _MAPS = "forward + backward: device time / torch.softmax"
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -108,7 +107,7 @@ def _compiled(shape: Shape, dtype: str, calls: str, clock: Clock, effort: Effort
     works = {"contmax": in_a_row(lambda x: contmax.entmax(x, 1.5)), "torch": in_a_row(lambda x: torch.softmax(x, -1))}
     patient = effort if effort.small else dataclasses.replace(effort, fewest_rounds=21, most_rounds=51, budget=1.0)
     place = {"table": _COMPILED, "row": f"{shape} {dtype}", "column": f"entmax α=1.5, {calls}"}
-    return device_ratio(clock.wall_times(works, patient), "contmax", **place, at_most=_COMPILED_AT_MOST)
+    return ratio(clock.wall_times(works, patient), **place, at_most=_COMPILED_AT_MOST)
 
 
 def _least_bytes(p: Tensor) -> int:

@@ -9,9 +9,8 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 import contmax
-from contmax_lab.bench._figure import Figure, Suite, peer, ratio_figure
+from contmax_lab.bench._figure import Figure, Suite, Work, peer, ratio
 from contmax_lab.bench._measuring import Effort, interleaved, peak_extra_memory
-from contmax_lab.bench._work import Work
 
 Library = Literal["torch", "contmax", "entmax"]
 Shape = tuple[int, int]
@@ -192,12 +191,12 @@ def _figures(effort: Effort) -> Iterator[Figure]:
             for name in _ALPHAS:
                 times = _times(name, shape, draw, ("torch", "contmax"), effort)
                 place = {"table": f"{_TIME}, {title}", "row": str(shape), "column": name}
-                yield _ratio(times, "contmax", "torch", **place, at_most=8.0)
+                yield ratio(times, "contmax", "torch", **place, at_most=8.0)
     shape = (32, 1000) if small else (256, 32000)
     times = _times(_ENTMAX_LOSS, shape, "normal", ("torch", "contmax", "entmax"), effort)
     place = {"table": _LOSS, "row": f"{_ENTMAX_LOSS} {shape}"}
-    yield _ratio(times, "contmax", "torch", **place, column="time / F.cross_entropy", at_most=2.0)
-    yield _ratio(times, "entmax", "contmax", **place, column="times faster than entmax", at_least=10.0)
+    yield ratio(times, "contmax", "torch", **place, column="time / F.cross_entropy", at_most=2.0)
+    yield ratio(times, "entmax", "contmax", **place, column="times faster than entmax", at_least=10.0)
     for shape in () if small else _IN_MEMORY:
         yield from _memory(shape)
     for shape, draw in [((16, 280), draw) for draw in ("normal", "flat", "ties")] if small else _CHECKED:
@@ -210,9 +209,9 @@ def _times_of_map(name: str, shape: Shape, effort: Effort) -> Iterator[Figure]:
     limit, over_exact, over_bisection = _targets(shape)
     faster = over_exact if name in _EXACT_IN_PEER else over_bisection
     limit += name == TENSOR_ALPHA
-    yield _ratio(times, "contmax", "torch", table=_TIME, row=str(shape), column=name, at_most=limit)
-    yield _ratio(times, "entmax", "torch", table=_TIME, row=f"{shape} by entmax", column=name)
-    yield _ratio(times, "entmax", "contmax", table=_SPEED_UP, row=str(shape), column=name, at_least=faster)
+    yield ratio(times, "contmax", "torch", table=_TIME, row=str(shape), column=name, at_most=limit)
+    yield ratio(times, "entmax", "torch", table=_TIME, row=f"{shape} by entmax", column=name)
+    yield ratio(times, "entmax", "contmax", table=_SPEED_UP, row=str(shape), column=name, at_least=faster)
 
 
 def _targets(shape: Shape) -> tuple[float, float, float]:
@@ -229,11 +228,6 @@ def _times(
 ) -> dict[str, list[float]]:
     installed = [library for library in libraries if peer(library) is not None]
     return interleaved({library: prepared_pass(library, name, shape, draw) for library in installed}, effort)
-
-
-def _ratio(times: dict[str, list[float]], numerator: Library, denominator: Library, **place: Any) -> Figure:
-    fastest = {library: min(times[library]) for library in (numerator, denominator) if library in times}
-    return ratio_figure(times, numerator, denominator, {"fastest_seconds": fastest}, **place)
 
 
 def _memory(shape: Shape) -> Iterator[Figure]:

@@ -6,13 +6,12 @@ import gc
 import math
 import multiprocessing
 import os
-import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from unittest import mock
 
 import torch
@@ -30,7 +29,7 @@ MEMORY_METHOD = (
 GPU_METHOD = (
     "device: a pass captured in a CUDA graph and replayed, the L2 cache overwritten before each, timed by events; "
     "contenders take turns in every round; eager: wall clock of passes launched from Python one after the other; "
-    "a figure is the ratio of medians, with the 20th and 80th percentile of the seconds in its details; a pass whose "
+    "a figure is the median of the rounds' ratios, with percentiles of the seconds in its details; a pass whose "
     "result or gradient is farther from float64 than twice torch's own error plus rounding has no time"
 )
 
@@ -70,26 +69,6 @@ QUICK = Effort(small=True, block=0.001, fewest_rounds=3, most_rounds=3, budget=0
 GPU_THOROUGH = Effort(small=False, block=0.005, fewest_rounds=7, most_rounds=15, budget=0.4)
 
 
-@dataclasses.dataclass(frozen=True)
-class Ratio:
-    """Time of one contender over that of another, from the ratios of the single rounds.
-
-    Example:
-        >>> Ratio.of([2.0, 6.0, 4.0], [1.0, 2.0, 1.0])
-        Ratio(median=3.0, minimum=2.0, rounds=3)
-    """
-
-    median: float
-    minimum: float
-    rounds: int
-
-    @classmethod
-    def of(cls, numerator: Sequence[float], denominator: Sequence[float]) -> "Ratio":
-        """The ratio of two results of `interleaved`, round by round."""
-        ratios = [a / b for a, b in zip(numerator, denominator, strict=True)]
-        return cls(statistics.median(ratios), min(ratios), len(ratios))
-
-
 def interleaved(
     contenders: Mapping[str, Call], effort: Effort, clock: Callable[[], float] = time.process_time
 ) -> dict[str, list[float]]:
@@ -101,7 +80,7 @@ def interleaved(
         clock: processor time by default, which other processes on the machine do not enter.
 
     Returns:
-        name → one time per round. Compare two of them with `Ratio.of`.
+        name → one time per round. `ratio` compares two of them.
 
     Example:
         >>> times = interleaved({"sum": lambda: sum(range(10)), "max": lambda: max(range(10))}, QUICK)
@@ -161,34 +140,16 @@ def _affordable_rounds(seconds_per_round: float, effort: Effort) -> int:
     return max(effort.fewest_rounds, min(effort.most_rounds, int(effort.budget / max(seconds_per_round, 1e-6))))
 
 
-class Clock(Protocol):
-    """How work on a device is measured; `GraphClock` is the one for CUDA."""
+class Clock:
+    """How work on a GPU is measured: replays of CUDA graphs, and eager calls."""
 
-    device: str
-
-    def device_times(self, calls: Mapping[str, Call], effort: Effort) -> dict[str, list[float]]:
-        """Seconds that the device takes for each call, one number per round."""
-
-    def wall_times(self, calls: Mapping[str, Call], effort: Effort) -> dict[str, list[float]]:
-        """Seconds from the first launch to the end of the work, per call, one number per round."""
-
-    def peak_memory(self, call: Callable[[], Any]) -> tuple[int, Any]:
-        """Bytes by which one call raises the memory in use, at its highest, and what the call returned."""
-
-    def bandwidth(self) -> float:
-        """Bytes per second that the memory of the device can move at most."""
-
-
-class GraphClock:
-    """Replays of CUDA graphs on the current device."""
-
-    device = "cuda"
+    device: str = "cuda"
 
     def __init__(self) -> None:
         self._flushed = torch.empty(_FLUSHED_BYTES, dtype=torch.uint8, device=self.device)
 
     def device_times(self, calls: Mapping[str, Call], effort: Effort) -> dict[str, list[float]]:
-        """Seconds between events around a replay, which exclude the time of the host."""
+        """Seconds between events around a replay of each call, one per round; they exclude the time of the host."""
         steps = {name: RecordedStep(call) for name, call in calls.items()}
         for step in steps.values():
             for _ in range(REHEARSALS):
@@ -205,11 +166,11 @@ class GraphClock:
         return times
 
     def wall_times(self, calls: Mapping[str, Call], effort: Effort) -> dict[str, list[float]]:
-        """Seconds by the wall clock, the device idle before and after each block of calls."""
+        """Seconds per call by the wall clock, one per round, the device idle before and after each block of calls."""
         return interleaved(calls, effort, time_when_idle)
 
     def peak_memory(self, call: Callable[[], Any]) -> tuple[int, Any]:
-        """Bytes by the counts of torch's allocator."""
+        """Bytes by which a call raises the memory in use, at its highest, by torch's allocator; and its result."""
         call()
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
@@ -220,7 +181,7 @@ class GraphClock:
         return torch.cuda.max_memory_allocated() - before, result
 
     def bandwidth(self) -> float:
-        """Bytes per second, from the clock rate and the width of the memory."""
+        """Bytes per second that the memory can move, from its clock rate and its width."""
         from triton.testing import get_dram_gbps
 
         return float(get_dram_gbps()) * 1e9

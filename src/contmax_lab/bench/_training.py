@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from contmax_lab.bench._figure import Figure, Suite, gpu_suite, ratio_figure
+from contmax_lab.bench._figure import Figure, Suite, gpu_suite, ratio
 from contmax_lab.bench._measuring import Call, Clock, Effort, interleaved
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def _steps(models: Mapping[str, nn.Module], batch: Batch) -> dict[str, Call]:
 
 def _laboratory_steps(models: Mapping[str, nn.Module], batch: Batch) -> dict[str, Call]:
     """The step of a training in the laboratory: the batch comes from the host, and its kernels are recorded."""
-    from contmax_lab.training import RepeatedParts
+    from contmax_lab.recorded import RepeatedParts
 
     on_host = {name: tensor.cpu() for name, tensor in batch.items()}
 
@@ -149,10 +149,9 @@ def _compared(table: str, row: str, times: Mapping[str, list[float]], **target: 
     for name in times:
         if name != _UNIT:
             over = (_UNIT, name) if "at_least" in target else (name, _UNIT)
-            seconds = {"seconds": min(times[name]), "seconds_of_discrete_softmax": min(times[_UNIT])}
             place = {"table": table, "row": row, "column": name}
             # A discrete attention has no target.
-            yield ratio_figure(times, *over, seconds, **place, **({} if name.startswith("discrete") else target))
+            yield ratio(times, *over, **place, **({} if name.startswith("discrete") else target))
 
 
 # -- visual question answering -----------------------------------------------------------------------------------------
@@ -170,12 +169,11 @@ def _vqa_figures(
     for name, (size, batch) in ({"tiny": (_TINY, 2)} if effort.small else sizes).items():
         discrete = _vqa_step({"attention": "discrete", "alpha": 1.0, **size}, batch, device)
         for kind, options in _VQA_KINDS.items():
-            found = times({"discrete": discrete, "other": _vqa_step({**options, **size}, batch, device)}, effort)
-            more = {"seconds_of_discrete": min(found["discrete"])}
+            found = times({"torch": discrete, "contmax": _vqa_step({**options, **size}, batch, device)}, effort)
             # The continuous attentions of the paper have a target; the other two are not of the paper.
             limit = 1.2 if kind.startswith("2D") else None
             place = {"table": _VQA_STEP, "row": f"{name}, B = {batch}", "column": kind}
-            yield ratio_figure(found, "other", "discrete", more, **place, at_most=limit)
+            yield ratio(found, **place, at_most=limit)
 
 
 def _vqa_step(options: dict[str, Any], batch_size: int, device: str) -> Call:

@@ -65,7 +65,7 @@ def _list(options: argparse.Namespace) -> None:
         print("  recipes: " + ", ".join([f"{name}/{variant}" for variant in variants] or [name]))
         for table in task.tables():
             print(f"  table {table.name}: {table.title}")
-    for experiment in experiments():
+    for experiment in experiments().values():
         print(f"table {experiment.table.name}: {experiment.table.title}")
 
 

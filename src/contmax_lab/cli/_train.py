@@ -237,14 +237,14 @@ def reproduce(options: argparse.Namespace) -> None:
     --training.epochs 1. Trainings that run at the same time on one GPU take turns, unless NVIDIA's service for sharing
     it runs: nvidia-cuda-mps-control -d. To use several machines pass --ray ADDRESS; docs/many-machines.md shows how.
     """
-    from contmax_lab.registry import find_experiment, find_table
+    from contmax_lab.registry import experiments, find_table
     from contmax_lab.tables import Reproduction, reproduce, run_experiment
 
     output = options.output or Path("results") / f"{options.table}.json"
     runs = options.runs or Path("runs") / "reproduce" / options.table
     if options.budget_minutes < 0:
         raise UsageError(f"--budget-minutes must be at least 0 (no limit); got {options.budget_minutes:g}")
-    experiment = find_experiment(options.table)
+    experiment = experiments().get(options.table)
     if experiment is not None:
         refused = [*(["--data"] if options.data else []), *options.overrides]
         if refused:

@@ -4,13 +4,13 @@ The helpers are `data`, `files`, `drawing`, `attention`, `packages`, `provenance
 imported here: neither torch nor matplotlib.
 """
 
-from contmax_lab.contract._experiment import Experiment as Experiment
 from contmax_lab.contract._shown import Figure as Figure
 from contmax_lab.contract._shown import FileAnswer as FileAnswer
 from contmax_lab.contract._shown import Look as Look
 from contmax_lab.contract._shown import Prediction as Prediction
 from contmax_lab.contract._shown import Section as Section
 from contmax_lab.contract._table import Cell as Cell
+from contmax_lab.contract._table import Experiment as Experiment
 from contmax_lab.contract._table import Metric as Metric
 from contmax_lab.contract._table import Repetition as Repetition
 from contmax_lab.contract._table import Row as Row

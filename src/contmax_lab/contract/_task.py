@@ -6,7 +6,7 @@ import abc
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, cast
 
 from contmax_lab.contract._shown import Figure, FileAnswer, Look, Prediction, Section
 from contmax_lab.contract._table import Cell, Table
@@ -184,8 +184,8 @@ class Task(abc.ABC):
     Randomness comes from torch's global generator: the loop seeds it
     before every step as a function of the seed, the step and the process, so that a resumed run draws the same numbers.
 
-    Needed: `load`, `build`, `batch`, `loss`. Usual: `measures`, or `evaluate` where a model generates. The rest has a
-    default.
+    Needed: `load`, `build`, `loss`; and `batch`, where the examples make no batches themselves. Usual: `measures`, or
+    `evaluate` where a model generates. The rest has a default.
     """
 
     name: ClassVar[str]
@@ -196,6 +196,7 @@ class Task(abc.ABC):
     recipe_file: ClassVar[Path | None] = None
     # Validation metrics that are worth a learning curve; empty = all of them.
     curves: ClassVar[Sequence[str]] = ()
+    reproduces: ClassVar[Sequence[Table]] = ()
     # Whether batches of one shape always take the same operations, none of which waits for a value, and many batches
     # have the same shape. On a GPU, steps of such a training are recorded, once for each shape. A parameter that is not
     # used by a batch has the gradient 0 then, not None.
@@ -244,16 +245,21 @@ class Task(abc.ABC):
             LabError: if they are missing or do not fit.
         """
 
-    @abc.abstractmethod
     def batch(self, split: Sized, indices: Sequence[int]) -> Batch:
         """The examples with these indices, as tensors whose first dimension is the example.
 
-        With ``training.workers`` other processes call it, so it changes nothing and draws from torch's generator only.
+        By default ``split.batch(indices)``. With ``training.workers`` other processes call it, so it changes nothing
+        and draws from torch's generator only.
         """
+        batch: Batch = cast(Any, split).batch(indices)
+        return batch
 
     def lengths(self, split: Sized) -> Sequence[int] | None:
-        """The length of each example, where batches should hold similar lengths; by default None."""
-        return None
+        """The length of each example, where batches should hold similar lengths; None where not.
+
+        By default ``split.example_lengths``, if there is such an attribute.
+        """
+        return getattr(split, "example_lengths", None)
 
     def weigh_classes(self, splits: Splits, wanted: str | Sequence[float]) -> Splits:
         """The splits with weights of classes in the loss; by default there is no way.
@@ -413,8 +419,8 @@ class Task(abc.ABC):
         raise UsageError(f"the task {self.name} answers one input at a time; leave out --into and pass an INPUT")
 
     def tables(self) -> Sequence[Table]:
-        """The tables that ``contmax reproduce`` can make; by default none."""
-        return ()
+        """The tables that ``contmax reproduce`` can make; by default those of the attribute `reproduces`."""
+        return self.reproduces
 
     def figures(self, runs: Sequence[TrainedRun], examples: Sequence[int] = ()) -> Sequence[Figure]:
         """Pictures of trained models, those that tell most first, beside the learning curves that every task gets.

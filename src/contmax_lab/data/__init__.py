@@ -30,6 +30,7 @@ from contmax_lab.data._splitting import held_out_share as held_out_share
 from contmax_lab.data._splitting import limited as limited
 from contmax_lab.data._splitting import non_overlapping_holdout as non_overlapping_holdout
 from contmax_lab.data._splitting import shuffled as shuffled
+from contmax_lab.data._splitting import stratified_fold as stratified_fold
 from contmax_lab.data._tables import TABLE_SUFFIXES as TABLE_SUFFIXES
 from contmax_lab.data._tables import BrokenRow as BrokenRow
 from contmax_lab.data._tables import Place as Place
@@ -37,7 +38,6 @@ from contmax_lab.data._tables import TableRow as TableRow
 from contmax_lab.data._tables import existing_file as existing_file
 from contmax_lab.data._tables import finite_number as finite_number
 from contmax_lab.data._tables import numbered_lines as numbered_lines
-from contmax_lab.data._tables import read_csv as read_csv
 from contmax_lab.data._tables import read_lines as read_lines
 from contmax_lab.data._tables import read_rows as read_rows
 from contmax_lab.data._tables import read_table as read_table

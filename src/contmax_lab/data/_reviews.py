@@ -174,6 +174,7 @@ class NumberedReviews:
         lengths: how many numbers it has, (B,).
         labels: 1 = positive, 0 = negative, (B,).
         draws: a random number in [0, 1) for each of the tokens; None = not to be tested by deletion.
+        multiple: batches are padded to a multiple of this number.
     """
 
     tokens: Tensor
@@ -181,6 +182,7 @@ class NumberedReviews:
     lengths: Tensor
     labels: Tensor
     draws: Tensor | None = None
+    multiple: int = 1
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -190,21 +192,24 @@ class NumberedReviews:
         parts = {name: getattr(self, name)[chosen] for name in ("starts", "lengths", "labels")}
         return dataclasses.replace(self, **parts)
 
-    def padded(self, multiple: int = 1) -> Tensor:
-        """The numbers, (B, L), with 0 after the end of a review; L is the next multiple of `multiple`."""
-        return self._padded(self.tokens, multiple).long()
+    @property
+    def example_lengths(self) -> list[int]:
+        """The numbers that each review has."""
+        lengths: list[int] = self.lengths.tolist()
+        return lengths
 
-    def batch(self, multiple: int = 1) -> dict[str, Tensor]:
-        """``tokens`` (B, L), ``labels`` (B,), and ``draws`` (B, L) where there are random numbers."""
-        batch = {"tokens": self.padded(multiple), "labels": self.labels}
-        return batch if self.draws is None else {**batch, "draws": self._padded(self.draws, multiple)}
+    def batch(self, indices: Sequence[int]) -> dict[str, Tensor]:
+        """``tokens`` (B, L), padded with 0, ``labels`` (B,), and ``draws`` (B, L) where there are random numbers."""
+        chosen = self[indices]
+        batch = {"tokens": chosen._padded(self.tokens).long(), "labels": chosen.labels}
+        return batch if self.draws is None else {**batch, "draws": chosen._padded(self.draws)}
 
     def with_draws(self, seed: int) -> "NumberedReviews":
         """These reviews with random numbers for a test by deletion."""
         draws = torch.rand(len(self.tokens), generator=torch.Generator().manual_seed(seed))
         return dataclasses.replace(self, draws=draws)
 
-    def _padded(self, of_tokens: Tensor, multiple: int) -> Tensor:
-        steps = torch.arange(math.ceil(int(self.lengths.max()) / multiple) * multiple)
+    def _padded(self, of_tokens: Tensor) -> Tensor:
+        steps = torch.arange(math.ceil(int(self.lengths.max()) / self.multiple) * self.multiple)
         places = (self.starts.unsqueeze(-1) + steps).clamp(max=len(self.tokens) - 1)
         return torch.where(steps < self.lengths.unsqueeze(-1), of_tokens[places], 0)

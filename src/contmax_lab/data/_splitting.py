@@ -4,6 +4,8 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from contmax_lab.errors import LabError
+
 
 def shuffled(count: int, seed: int) -> list[int]:
     """0 … count−1 in an order that depends on the seed alone.
@@ -80,3 +82,37 @@ def held_out_share(labels: Sequence[str], share: float, seed: int) -> list[int]:
     if not held_out:
         held_out = max(by_label.values(), key=len)[1:2]
     return sorted(held_out)
+
+
+def stratified_fold(
+    labels: Sequence[int], folds: int, fold: int, valid: float, seeds: tuple[int, int], what: str
+) -> tuple[list[int], list[int], list[int]]:
+    """Places of the training, validation and test examples, each part with its share of both labels.
+
+    Every example is in one fold, and folds differ by at most one example of each label.
+
+    Args:
+        labels: 0 or 1.
+        folds: number of folds.
+        fold: which of them tests, from 0.
+        valid: share of the others that is held out for validation.
+        seeds: of the folds, and of the choice of validation examples.
+        what: what the examples are, for messages.
+
+    Raises:
+        LabError: if there is no such fold, or there are too few examples of a label.
+    """
+    if fold >= folds:
+        raise LabError(f"--data.fold={fold}, but there are {folds} folds, numbered from 0; pass a smaller one")
+    fold_of: dict[int, int] = {}
+    for label in (0, 1):
+        own = [place for place in shuffled(len(labels), seeds[0]) if labels[place] == label]
+        if len(own) < folds:
+            raise LabError(
+                f"{len(own)} {what} have the label {label}, too few for {folds} folds; take more {what} or fewer folds"
+            )
+        fold_of |= {place: turn % folds for turn, place in enumerate(own)}
+    test = [place for place in range(len(labels)) if fold_of[place] == fold]
+    rest = [place for place in range(len(labels)) if fold_of[place] != fold]
+    held_out = [rest[turn] for turn in held_out_share([str(labels[place]) for place in rest], valid, seeds[1])]
+    return sorted({*rest} - {*held_out}), held_out, test

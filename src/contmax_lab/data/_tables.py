@@ -4,15 +4,15 @@ import contextlib
 import csv
 import dataclasses
 import gzip
-import itertools
 import json
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any, TypeVar, cast
 
 from contmax_lab.errors import LabError
 
+T = TypeVar("T")
 TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson")
 # A file with a longer line is no table, or an attack on the memory.
 _LONGEST_LINE = 1 << 24
@@ -115,45 +115,45 @@ def existing_file(path: Path | None, what: str, where: str) -> Path:
 
 @dataclasses.dataclass(frozen=True)
 class BrokenRow:
-    """A row that cannot be read.
+    """A row or a line that cannot be read.
 
     Args:
         place: where it begins.
         text: what is wrong with it.
+        line: its bytes, where these are no text.
     """
 
     place: Place
     text: str
+    line: bytes = b""
 
 
-def read_table(path: Path, columns: Sequence[str] = ()) -> Iterator[TableRow]:
+def read_table(path: Path, columns: Sequence[str] = (), kind: str = "") -> Iterator[TableRow]:
     """The rows of a table, one at a time.
 
     Args:
         path: .csv, .tsv, .jsonl or .ndjson, also with .gz behind; UTF-8, the first line of CSV and TSV a header.
         columns: that must be there.
+        kind: one of these endings, whatever the name of the file is; by default that of the name.
 
     Raises:
         LabError: if there is no such file, it is empty or of another kind, a column is missing, or a row is not
             like the others; with the line.
     """
-    for row in read_rows(path, columns):
-        if isinstance(row, BrokenRow):
-            raise row.place.problem(row.text)
-        yield row
+    return _unbroken(read_rows(path, columns, kind=kind))
 
 
-def read_rows(path: Path, columns: Sequence[str] = (), way: str = "") -> Iterator[TableRow | BrokenRow]:
+def read_rows(path: Path, columns: Sequence[str] = (), way: str = "", kind: str = "") -> Iterator[TableRow | BrokenRow]:
     """`read_table` that goes on after a row which cannot be read.
 
     Args:
-        path, columns: as `read_table` takes them.
+        path, columns, kind: as `read_table` takes them.
         way: what to do where a header has no such column, for the message.
 
     Raises:
         LabError: if the file as a whole cannot be read, or a column is missing.
     """
-    kind = table_kind(path)
+    kind = kind or table_kind(path)
     # A file that is missing has a name with another ending more often than not, and that it is missing matters more.
     if path.is_file() and not kind:
         raise LabError(f"{path}: the name must end in {', '.join(TABLE_SUFFIXES)}, with or without .gz")
@@ -168,6 +168,14 @@ def read_rows(path: Path, columns: Sequence[str] = (), way: str = "") -> Iterato
         raise LabError(f"{path} has no rows")
 
 
+def _unbroken(rows: Iterator[T | BrokenRow]) -> Iterator[T]:
+    """The rows up to the first that cannot be read, at which an error is raised."""
+    for row in rows:
+        if isinstance(row, BrokenRow):
+            raise row.place.problem(row.text)
+        yield row
+
+
 def table_kind(path: Path) -> str:
     """The ending that says how a table is written, without .gz; empty where a name is not that of a table.
 
@@ -180,33 +188,13 @@ def table_kind(path: Path) -> str:
     return kind if kind in TABLE_SUFFIXES else ""
 
 
-def read_csv(path: Path, columns: Sequence[str]) -> Iterator[TableRow]:
-    """The rows of a comma-separated file with a header, whatever its name is, one at a time.
-
-    Args:
-        path: an existing file.
-        columns: names that the header must have.
-
-    Raises:
-        LabError: if the file is empty, a column is missing, or a line has another number of fields.
-    """
-    with _opened(path, "a table") as file:
-        for row in _rows(path, file, ".csv", columns):
-            if isinstance(row, BrokenRow):
-                raise row.place.problem(row.text)
-            yield row
-
-
 def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
     """The lines of a UTF-8 file without their ends, counted from 1; the file may be compressed by gzip.
 
     Raises:
         LabError: if there is no such file, or at the first line that is not UTF-8 text, with its number.
     """
-    for line in read_lines(path):
-        if isinstance(line, BrokenRow):
-            raise line.place.problem(line.text)
-        yield line
+    return _unbroken(read_lines(path))
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, str] | BrokenRow]:
@@ -216,9 +204,8 @@ def read_lines(path: Path) -> Iterator[tuple[int, str] | BrokenRow]:
         LabError: if there is no such file, or it cannot be decompressed.
     """
     with _opened(path, "a text file") as file:
-        lines = _Lines(path, file)
-        for line in _each(lines):
-            yield line.row if isinstance(line, _UnreadableLine) else (lines.number, line.rstrip("\r\n"))
+        for number, line in _lines(path, file):
+            yield line if isinstance(line, BrokenRow) else (number, line.rstrip("\r\n"))
 
 
 @contextlib.contextmanager
@@ -232,68 +219,27 @@ def _opened(path: Path, what: str) -> Iterator[IO[bytes]]:
         raise LabError(f"{path} cannot be decompressed: {error}") from None
 
 
-class _UnreadableLine(LabError):  # noqa: N818, the sentence begins so
-    """A line that is no text; those after it can be read."""
-
-    def __init__(self, place: Place, text: str, line: bytes = b"") -> None:
-        super().__init__(str(place.problem(text)))
-        self.row, self.line = BrokenRow(place, text), line
-
-
-class _Lines:
-    """Lines with their ends; `number` is that of the last one. After a line that is no text it goes on."""
-
-    def __init__(self, path: Path, file: IO[bytes]) -> None:
-        self.number = 0
-        self._path, self._file = path, file
-
-    def __iter__(self) -> Iterator[str]:
-        return self
-
-    def __next__(self) -> str:
-        line = self._file.readline(_LONGEST_LINE)
-        if not line:
-            raise StopIteration
-        self.number += 1
-        place = Place(self._path, self.number)
+def _lines(path: Path, file: IO[bytes]) -> Iterator[tuple[int, str | BrokenRow]]:
+    """The lines with their ends, counted from 1; of one that is no text, why not."""
+    for number, line in enumerate(iter(lambda: file.readline(_LONGEST_LINE), b""), start=1):
+        place = Place(path, number)
         if len(line) == _LONGEST_LINE:
             raise place.problem("longer than 16 MB; is it a table?")
         if b"\0" in line:
-            raise _UnreadableLine(place, "not UTF-8 text but UTF-16 or binary; convert the file", line)
+            yield number, BrokenRow(place, "not UTF-8 text but UTF-16 or binary; convert the file", line)
+            continue
         try:
-            return line.decode("utf-8-sig" if self.number == 1 else "utf-8")
+            yield number, line.decode("utf-8-sig" if number == 1 else "utf-8")
         except UnicodeDecodeError as error:
             byte = f"byte {line[error.start]:#04x} is not UTF-8"
-            told = f"{byte}; convert the file, e.g. iconv -f latin1 -t utf-8"
-            raise _UnreadableLine(place, told, line) from None
+            yield number, BrokenRow(place, f"{byte}; convert the file, e.g. iconv -f latin1 -t utf-8", line)
 
 
-def _each(lines: _Lines) -> Iterator["str | _UnreadableLine"]:
-    """All lines; of one that is no text, why not."""
-    while True:
-        try:
-            yield next(lines)
-        except StopIteration:
-            return
-        except _UnreadableLine as error:
-            yield error
-
-
-def _noting(lines: _Lines, broken: list[BrokenRow]) -> Iterator[str]:
-    """Lines of which those that are no text are noted: only who sees them all knows where a quoted cell ends."""
-    for line in _each(lines):
-        if isinstance(line, _UnreadableLine):
-            broken.append(line.row)
-            yield line.line.decode("utf-8", "replace").replace("\0", "")
-        else:
-            yield line
-
-
-def _rows(
-    path: Path, file: IO[bytes], kind: str, columns: Sequence[str], way: str = ""
-) -> Iterator[TableRow | BrokenRow]:
-    lines = _Lines(path, file)
-    first = next(lines, "")
+def _rows(path: Path, file: IO[bytes], kind: str, columns: Sequence[str], way: str) -> Iterator[TableRow | BrokenRow]:
+    lines = _lines(path, file)
+    first = next((line for _, line in lines), "")
+    if isinstance(first, BrokenRow):
+        raise first.place.problem(first.text)
     if not first.strip():
         raise LabError(f"{path} is empty; the first line must name the columns")
     # Spreadsheets in half of Europe write semicolons.
@@ -301,20 +247,34 @@ def _rows(
     csv.field_size_limit(_LONGEST_LINE)  # by default 131,072 characters, less than a book has
     delimiter = "\t" if kind == ".tsv" else comma
     broken: list[BrokenRow] = []
-    reader = csv.reader(itertools.chain([first], _noting(lines, broken)), delimiter=delimiter, strict=True)
+    reached = 1
+
+    def noted() -> Iterator[str]:
+        # Lines that are no text are noted: only who sees them all knows where a quoted cell ends.
+        nonlocal reached
+        yield first
+        for number, line in lines:
+            reached = number
+            if isinstance(line, BrokenRow):
+                broken.append(line)
+                yield line.line.decode("utf-8", "replace").replace("\0", "")
+            else:
+                yield line
+
+    reader = csv.reader(noted(), delimiter=delimiter, strict=True)
     header: list[str] | None = None
     while True:
         broken.clear()
         # The first line was read to find its separator.
-        place = Place(path, lines.number + 1 if header else 1)
+        place = Place(path, reached + 1 if header else 1)
         try:
             fields = next(reader)
         except StopIteration:
             return
         except csv.Error as error:
             told = f"{error}; is a quote not closed?"
-            if lines.number > place.line:
-                told += f" The row reaches to line {lines.number}"
+            if reached > place.line:
+                told += f" The row reaches to line {reached}"
             if "new-line character" in str(error):
                 told = "lines end in a carriage return alone; convert the file, e.g. tr '\\r' '\\n'"
             if header is None:
@@ -348,43 +308,40 @@ def _header(place: Place, fields: Sequence[str], columns: Sequence[str], way: st
 
 
 def _json_rows(path: Path, file: IO[bytes], columns: Sequence[str]) -> Iterator[TableRow | BrokenRow]:
-    lines = _Lines(path, file)
-    for line in _each(lines):
-        if isinstance(line, _UnreadableLine):
-            yield line.row
+    for number, line in _lines(path, file):
+        if isinstance(line, BrokenRow):
+            yield line
         elif line.strip():
-            place = Place(path, lines.number)
+            place = Place(path, number)
             try:
-                yield TableRow(place, _object(place, line, columns))
-            except _UnreadableLine as error:
-                yield error.row
+                yield TableRow(place, _object(line, columns))
+            except ValueError as error:
+                yield BrokenRow(place, str(error))
 
 
-def _object(place: Place, line: str, columns: Sequence[str]) -> dict[str, str]:
+def _object(line: str, columns: Sequence[str]) -> dict[str, str]:
+    """The cells of a line of JSON; a ValueError says why it has none."""
     try:
         found = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise _UnreadableLine(place, f"not JSON: {error}") from None
+        raise ValueError(f"not JSON: {error}") from None
     if not isinstance(found, dict):
-        raise _UnreadableLine(place, f"expected an object, {{…}}, got {_short(line.strip())}")
+        raise ValueError(f"expected an object, {{…}}, got {_short(line.strip())}")
     missing = [name for name in columns if name not in found]
     if missing:
-        raise _UnreadableLine(place, f"no key {', '.join(missing)} among {', '.join(map(_short, list(found)[:20]))}")
-    return {key: _as_text(value, key, place, key in columns) for key, value in found.items()}
+        raise ValueError(f"no key {', '.join(missing)} among {', '.join(map(_short, list(found)[:20]))}")
+    return {key: _as_text(value, key, key in columns) for key, value in found.items()}
 
 
-def _as_text(value: Any, key: str, place: Place, needed: bool) -> str:
+def _as_text(value: Any, key: str, needed: bool) -> str:
     if isinstance(value, str):
         if needed and any("\ud800" <= character <= "\udfff" for character in value):
-            raise _UnreadableLine(
-                place, f"{key} has half of a character, {_short(value)}; was a text cut inside an emoji?"
-            )
+            raise ValueError(f"{key} has half of a character, {_short(value)}; was a text cut inside an emoji?")
         return value
     if isinstance(value, bool | int | float):
         return json.dumps(value)
     if needed and value is not None:
-        told = f"{key} must be a text or a number, got {_short(json.dumps(value, ensure_ascii=False))}"
-        raise _UnreadableLine(place, told)
+        raise ValueError(f"{key} must be a text or a number, got {_short(json.dumps(value, ensure_ascii=False))}")
     return ""
 
 

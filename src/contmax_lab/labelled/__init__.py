@@ -12,7 +12,10 @@ from contmax_lab.labelled._answer import look_of as look_of
 from contmax_lab.labelled._answer import middles as middles
 from contmax_lab.labelled._classifier import Classifier as Classifier
 from contmax_lab.labelled._classifier import class_measures as class_measures
-from contmax_lab.labelled._confusion import confusion_figures as confusion_figures
+from contmax_lab.labelled._classifier import class_metrics as class_metrics
+from contmax_lab.labelled._classifier import confusion as confusion
+from contmax_lab.labelled._classifier import confusion_figures as confusion_figures
+from contmax_lab.labelled._classifier import rank_areas as rank_areas
 from contmax_lab.labelled._examples import Example as Example
 from contmax_lab.labelled._examples import Label as Label
 from contmax_lab.labelled._examples import Parts as Parts
@@ -26,9 +29,6 @@ from contmax_lab.labelled._exported import write_model as write_model
 from contmax_lab.labelled._panels import Panel as Panel
 from contmax_lab.labelled._panels import PanelPicture as PanelPicture
 from contmax_lab.labelled._panels import text_figure as text_figure
-from contmax_lab.labelled._rates import class_metrics as class_metrics
-from contmax_lab.labelled._rates import confusion as confusion
-from contmax_lab.labelled._rates import rank_areas as rank_areas
 from contmax_lab.labelled._task import LabelledTask as LabelledTask
 from contmax_lab.labelled._task import OnInstalledData as OnInstalledData
 from contmax_lab.labelled._task import said as said

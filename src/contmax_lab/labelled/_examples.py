@@ -72,16 +72,6 @@ class Targets:
             raise LabError(f"{file}: the labels reach {max(map(abs, numbers)):.3g}; rescale them")
         return cls((), statistics.fmean(numbers), deviation)
 
-    @classmethod
-    def of_plain(cls, stored: dict[str, Any]) -> "Targets":
-        """From JSON.
-
-        Example:
-            >>> Targets.of_plain({"classes": ["no", "yes"], "mean": 0.0, "deviation": 1.0})
-            Targets(classes=('no', 'yes'), mean=0.0, deviation=1.0, counts=(), weights=())
-        """
-        return cls(tuple(map(str, stored["classes"])), float(stored["mean"]), float(stored["deviation"]))
-
     @property
     def rarest(self) -> int:
         """The class with the fewest training examples; of equally rare ones, or where nobody has counted, the last."""

@@ -11,11 +11,11 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from contmax_lab.checked import Settings, checked_settings
 from contmax_lab.contract import TrainedRun
 from contmax_lab.errors import LabError
 from contmax_lab.files import write_atomically, write_json
 from contmax_lab.provenance import provenance
+from contmax_lab.settings import Settings, checked_settings
 
 _WEIGHTS, _CARD = "model.safetensors", "config.json"
 Known = TypeVar("Known")

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from contmax_lab.contract import Batch, Prediction, Splits, Table, Task, TrainedRun
+from contmax_lab.contract import Batch, Prediction, Splits, Task, TrainedRun
 from contmax_lab.errors import LabError
-from contmax_lab.files import plain
+from contmax_lab.files import plain, unplain
 from contmax_lab.labelled._answer import Answer
 from contmax_lab.labelled._classifier import Classifier, class_measures
 from contmax_lab.labelled._examples import Targets, imbalance
@@ -103,7 +103,7 @@ class LabelledTask(Classifier):
         """The network, and what it knows of its data."""
         values, known = read_card(folder, lambda card: ({**card["model"]}, {**card["known"]}))
         try:
-            targets = Targets.of_plain(known["targets"])
+            targets = unplain(Targets, known["targets"])
             info = {name: read(known[name]) for name, read in self.knows.items()}
             info |= {"targets": targets, "classes": targets.classes, "of_table": {**known.get("of_table", {})}}
         except (KeyError, TypeError, ValueError) as error:
@@ -144,18 +144,11 @@ def first_of_classes(target: Tensor, count: int) -> list[int]:
 
 
 class OnInstalledData(LabelledTask):
-    """A labelled task whose data is installed: it has a table for the demo, and numbers its examples.
+    """A labelled task whose data is installed: examples are asked for by their numbers.
 
     A subclass names it before the task that it is like: ``class Digits(OnInstalledData, ImagesTask)``.
     """
 
-    # The table that the demo makes.
-    table: ClassVar[Table]
-
     def predict(self, trained: TrainedRun, words: Sequence[str]) -> Prediction:
         """The label of a validation example, by its number, because users have no files of this kind."""
         return Task.predict(self, trained, words)
-
-    def tables(self) -> Sequence[Table]:
-        """The table of the demo."""
-        return (self.table,)

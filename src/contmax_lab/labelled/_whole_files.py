@@ -13,7 +13,6 @@ from contmax_lab.attention import Attended
 from contmax_lab.contract import FileAnswer
 from contmax_lab.data import BrokenRow, TableRow, read_rows
 from contmax_lab.errors import LabError
-from contmax_lab.labelled._answer import Answer
 
 Given = TypeVar("Given")
 # Inputs that go through a network at once.
@@ -86,11 +85,11 @@ def answered(
                 yield FileAnswer(each.name, next(told))
 
 
-def told_of(output: Answer, classes: Sequence[str]) -> list[dict[str, Any]]:
+def told_of(output: Any, classes: Sequence[str]) -> list[dict[str, Any]]:
     """Of each example: what the network says, with the probabilities of all classes, and the share that it attends to.
 
     Args:
-        output: of a network.
+        output: of a network: an `Answer`, or what has its `scores`, `inside` and `mask`.
         classes: their names; empty for numbers.
     """
     shares = (output.inside.sum(-1) / output.mask.sum(-1).clamp(min=1)).tolist()

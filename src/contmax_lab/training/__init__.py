@@ -13,4 +13,3 @@ from contmax_lab.training._optimizer import learning_rate as learning_rate
 from contmax_lab.training._processes import StopRequest as StopRequest
 from contmax_lab.training._processes import seed_for as seed_for
 from contmax_lab.training._processes import stop_requests as stop_requests
-from contmax_lab.training._repeated import RepeatedParts as RepeatedParts

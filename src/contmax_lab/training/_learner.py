@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 from contmax_lab.contract import Batch, Recipe, Splits
 from contmax_lab.errors import Diverged, LabError
+from contmax_lab.recorded import RepeatedParts
 from contmax_lab.training._batches import Loaded, Loader
 from contmax_lab.training._optimizer import Schedule, make_optimizer
 from contmax_lab.training._processes import seed_everything, seed_for
-from contmax_lab.training._repeated import RepeatedParts
 
 # Quantities that are summed over the steps of an epoch.
 _SUMS = ("loss", "weight", "gradient_norm", "steps")

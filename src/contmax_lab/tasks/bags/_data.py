@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from contmax_lab.contract import Splits
-from contmax_lab.data import existing_file, held_out_share, shuffled
+from contmax_lab.contract import Batch, Splits
+from contmax_lab.data import existing_file, stratified_fold
 from contmax_lab.errors import LabError
 from contmax_lab.packages import require
 from contmax_lab.tasks.bags import BagsData
@@ -41,6 +41,10 @@ class Bags:
     def __getitem__(self, indices: Sequence[int]) -> "Bags":
         chosen = torch.as_tensor(indices, dtype=torch.long)
         return Bags(**{field.name: getattr(self, field.name)[chosen] for field in dataclasses.fields(self)})
+
+    def batch(self, indices: Sequence[int]) -> Batch:
+        """Instances, which of them exist, and the labels of the bags."""
+        return dict(vars(self[indices]))
 
 
 def load(data: BagsData) -> Splits:
@@ -78,22 +82,8 @@ def divided(labels: Sequence[int], data: BagsData) -> tuple[list[int], list[int]
     """
     if data.folds < 2:
         raise LabError("--data.folds=1 leaves no bags to learn from; pass 2 or more")
-    if data.fold >= data.folds:
-        raise LabError(
-            f"--data.fold={data.fold}, but there are {data.folds} folds, numbered from 0; pass a smaller one"
-        )
-    fold_of: dict[int, int] = {}
-    for label in (0, 1):
-        own = [place for place in shuffled(len(labels), data.repetition) if labels[place] == label]
-        if len(own) < data.folds:
-            raise LabError(f"{len(own)} bags have the label {label}, too few for {data.folds} folds; pass --data.folds")
-        fold_of |= {place: turn % data.folds for turn, place in enumerate(own)}
-    test = [place for place in range(len(labels)) if fold_of[place] == data.fold]
-    rest = [place for place in range(len(labels)) if fold_of[place] != data.fold]
-    seed = data.repetition * data.folds + data.fold
-    held_out = held_out_share([str(labels[place]) for place in rest], data.valid, seed)
-    valid = [rest[turn] for turn in held_out]
-    return sorted({*rest} - {*valid}), valid, test
+    seeds = data.repetition, data.repetition * data.folds + data.fold
+    return stratified_fold(labels, data.folds, data.fold, data.valid, seeds, "bags")
 
 
 @functools.lru_cache(maxsize=4)

@@ -1,6 +1,7 @@
 """Reviews as arrays of numbers on disk, so that many processes begin within a second; in three parts."""
 
 import dataclasses
+import re
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +24,6 @@ from contmax_lab.data import (
 from contmax_lab.errors import LabError
 from contmax_lab.files import fingerprint, prepared_folder
 from contmax_lab.tasks.documents import DocumentsData
-from contmax_lab.tasks.documents._words import tokenize
 
 KEY_FILE = "documents.json"
 PADDING, UNKNOWN, FIRST_WORD = 0, 1, 2
@@ -31,6 +31,23 @@ PADDING, UNKNOWN, FIRST_WORD = 0, 1, 2
 _FORMAT = 3
 _FIELDS = ("tokens", "starts", "labels", "films")
 _UNFIT = "its arrays do not fit together"
+
+
+_BREAK = re.compile(r"<br\s*/?>")
+# In this order: a clitic, a word before "n't", a word (with its hyphens), any other sign by itself.
+_TOKEN = re.compile(
+    r"n't\b|'(?:s|re|ve|ll|d|m)\b|[a-z0-9]+(?:-[a-z0-9]+)*?(?=n't\b)|[a-z0-9]+(?:-[a-z0-9]+)*|[^\sa-z0-9]"
+)
+
+
+def tokenize(text: str) -> list[str]:
+    """Lower-case words, with clitics split off and punctuation by itself; line breaks of HTML are spaces.
+
+    Example:
+        >>> tokenize("It isn't Bergman's best sci-fi,<br />but we'd see it again!")
+        ['it', 'is', "n't", 'bergman', "'s", 'best', 'sci-fi', ',', 'but', 'we', "'d", 'see', 'it', 'again', '!']
+    """
+    return _TOKEN.findall(_BREAK.sub(" ", text.lower()))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,7 +14,7 @@ from contmax_lab.attention import Attended
 from contmax_lab.contract import Batch
 from contmax_lab.errors import LabError
 from contmax_lab.files import read_checkpoint, read_yaml
-from contmax_lab.recurrent import LSTM
+from contmax_lab.recurrent import Bidirectional
 from contmax_lab.tasks.documents import DocumentsData, DocumentsModel
 from contmax_lab.tasks.documents._data import PADDING, UNKNOWN
 from contmax_lab.tasks.documents._reading import Reading, deletion_test
@@ -22,8 +22,6 @@ from contmax_lab.tasks.documents._reading import Reading, deletion_test
 # Widths of the basis functions, and filters of the continuous head, in the paper.
 _WIDTHS = (0.1, 0.5)
 _FILTERS = 128
-# An input to the input gates at which the sigmoid is 0, exactly, in every precision.
-_CLOSED = -1e4
 _SHARED = ("max_words", "dimensions", "valid", "split")
 
 
@@ -47,7 +45,7 @@ class Reader(nn.Module):
         # A copy, since training changes it and other models may be built from this table.
         self.embedding = nn.Embedding.from_pretrained(vectors.clone(), freeze=model.frozen, padding_idx=PADDING)
         self.dropout = nn.Dropout(model.dropout)
-        self.encoder = Encoder(vectors.shape[1], model.hidden_dim)
+        self.encoder = Bidirectional("lstm", vectors.shape[1], model.hidden_dim)
         width = 2 * int(model.hidden_dim)
         self.attention = _attention(model, width)
         self.logit = nn.Linear(width, 1)
@@ -86,34 +84,6 @@ class Reader(nn.Module):
             _, weights = self.attention(states, mask=mask)
             return values, Attended((weights.unsqueeze(-2) @ values).squeeze(-2), weights)
         return values, Attended.of(*self.attention(values, keys=states, mask=mask))
-
-
-class Encoder(nn.Module):
-    """A bidirectional LSTM that reads every review as if it were alone in the batch.
-
-    Padding is marked by one more input, which closes the input gates. So the direction that begins at the padding
-    keeps its state at zero until it meets the last word. The result is that of packed sequences, without the lengths on
-    the host, which would make it wait for the device at every step. The weights of that input have no gradient.
-
-    Args:
-        input_dim: of the word vectors.
-        hidden_dim: of each direction.
-    """
-
-    def __init__(self, input_dim: int, hidden_dim: int) -> None:
-        super().__init__()
-        self.lstm = LSTM(input_dim + 1, hidden_dim, batch_first=True, bidirectional=True)
-        with torch.no_grad():
-            for name, weight in self.lstm.named_parameters():
-                if name.startswith("weight_ih"):
-                    weight[:, -1] = 0.0
-                    weight[:hidden_dim, -1] = _CLOSED
-
-    def forward(self, vectors: Tensor, mask: Tensor) -> Tensor:
-        """States (B, L, 2·hidden_dim) of word vectors (B, L, D); states at padding are undefined."""
-        marked = torch.cat([vectors, (~mask).unsqueeze(-1).to(vectors.dtype)], -1)
-        states: Tensor = self.lstm(marked)[0]
-        return states
 
 
 def _attention(model: DocumentsModel, width: int) -> nn.Module:

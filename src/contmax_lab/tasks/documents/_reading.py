@@ -43,6 +43,11 @@ class Reading:
     shortened: dict[str, Shortened] = dataclasses.field(default_factory=dict)
 
     @property
+    def scores(self) -> Tensor:
+        """Log-odds of negative and positive, up to a constant for each review, (B, 2)."""
+        return torch.stack([torch.zeros_like(self.logits), self.logits], -1)
+
+    @property
     def inside(self) -> Tensor:
         """Which words have a positive weight or lie where the density is positive, (B, L)."""
         inside = torch.zeros_like(self.mask) if self.weights is None else self.weights > 0

@@ -1,6 +1,6 @@
 """The task documents: losses and measures of readings, pictures of where models look."""
 
-from collections.abc import Iterator, Sequence, Sized
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -8,15 +8,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from contmax_lab.contract import Batch, Figure, FileAnswer, Look, Prediction, Section, Splits, Table, TrainedRun
+from contmax_lab.contract import Batch, Figure, FileAnswer, Look, Prediction, Section, Splits, TrainedRun
 from contmax_lab.data import NumberedReviews, table_kind
 from contmax_lab.labelled import Classifier, class_measures, text_figure
 from contmax_lab.tasks.documents import SETTINGS, DocumentsData, DocumentsModel
 from contmax_lab.tasks.documents._data import FIRST_WORD, load
 from contmax_lab.tasks.documents._model import Reader, take_over
+from contmax_lab.tasks.documents._pretrained import PretrainedReader, examples_section, export
 from contmax_lab.tasks.documents._reading import Reading
 from contmax_lab.tasks.documents._table import EXCHANGED, FEW_FUNCTIONS, IMDB, NO_START, PAPER, PLACES, SPEED
-from contmax_lab.tasks.documents.pretrained import PretrainedReader, examples_section, export
 
 # Reviews with about this many words fit on a page.
 _WORDS = 36
@@ -26,12 +26,12 @@ _NAMES = {"discrete": "discrete", "continuous": "continuous", "combined": "discr
 
 @torch.no_grad()
 def _review(runs: Sequence[TrainedRun], place: int) -> Figure:
-    documents, known = cast(NumberedReviews, runs[0].splits.valid)[[place]], runs[0].splits.info["words"]
-    numbers = documents.padded()[0].tolist()
+    review, known = cast(NumberedReviews, runs[0].splits.valid).batch([place]), runs[0].splits.info["words"]
+    numbers = review["tokens"][0].tolist()
     words = [known[number - FIRST_WORD] if number >= FIRST_WORD else "(unknown)" for number in numbers]
     readings = [run.model(run.task.batch(run.splits.valid, [place])) for run in runs]
     panels = [(_title(run.recipe.model, reading), reading) for run, reading in zip(runs, readings, strict=True)]
-    truth = "positive" if int(documents.labels) else "negative"
+    truth = "positive" if int(review["labels"]) else "negative"
     caption = (
         f"A {truth} review. Bars: weights of discrete attention. Curve: density of continuous attention, per word, "
         "beside bars on the scale to the right; the words it selects are shaded. Words in grey are not attended in the "
@@ -52,6 +52,7 @@ class DocumentClassification(Classifier, settings=SETTINGS):
     """Positive or negative?"""
 
     summary = "film reviews, positive or negative, by attention over their words"
+    reproduces = (PAPER, NO_START, EXCHANGED, IMDB, FEW_FUNCTIONS, SPEED, PLACES)
     looks_at = "text"
     reads_texts = True
     load = staticmethod(load)
@@ -66,10 +67,6 @@ class DocumentClassification(Classifier, settings=SETTINGS):
         if model.start is not None:
             take_over(network, model.start, data)
 
-    def batch(self, split: Sized, indices: Sequence[int]) -> Batch:
-        """Numbers of words, padded, and labels; random numbers where the reviews are to be tested by deletion."""
-        return cast(NumberedReviews, split)[indices].batch()
-
     def loss(self, output: Reading, batch: Batch) -> tuple[Tensor, Tensor]:
         """Cross-entropy."""
         losses = F.binary_cross_entropy_with_logits(output.logits.float(), batch["labels"].float(), reduction="none")
@@ -78,23 +75,13 @@ class DocumentClassification(Classifier, settings=SETTINGS):
     def measures(self, output: Reading, batch: Batch) -> dict[str, Tensor]:
         """Whether the label is right, and the share of the words that are attended; likewise of shortened reviews."""
         labels, words = batch["labels"], output.mask.sum(-1)
-        scores = torch.stack([torch.zeros_like(output.logits), output.logits], -1)
-        measures = {**class_measures(scores, labels, rarest=1), "attended": output.inside.sum(-1) / words}
+        measures = {**class_measures(output.scores, labels, rarest=1), "attended": output.inside.sum(-1) / words}
         for name, rest in output.shortened.items():
             # A review without words is answered by tossing a coin.
             measures[name] = torch.where(rest.words > 0, _right(rest.logits, labels), 0.5)
         if output.shortened:
             measures["selected"] = output.shortened["kept"].words / words
         return measures
-
-    def lengths(self, split: Sized) -> Sequence[int]:
-        """Words of each review."""
-        lengths: list[int] = cast(NumberedReviews, split).lengths.tolist()
-        return lengths
-
-    def tables(self) -> Sequence[Table]:
-        """The paper's table by three recipes, what sets two of them apart, few functions, time, where they look."""
-        return (PAPER, NO_START, EXCHANGED, IMDB, FEW_FUNCTIONS, SPEED, PLACES)
 
     def figures(self, runs: Any, examples: Sequence[int] = ()) -> Any:
         """Where trained models look in some validation reviews, by default positive and negative ones in turn."""

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from contmax_lab.contract import Splits
-from contmax_lab.data import existing_file, non_overlapping_holdout, read_csv
+from contmax_lab.data import existing_file, non_overlapping_holdout, read_table
 from contmax_lab.errors import LabError
 from contmax_lab.packages import require_folder
 from contmax_lab.tasks.intervals import IntervalsData
@@ -135,7 +135,7 @@ def _read(data: IntervalsData, first: int, last: int) -> dict[int, tuple[float, 
     existing_file(path, "a csv file of daily temperatures", _ORIGINAL)
     columns = [data.date, data.minimum, data.maximum, *([data.hours] if data.hours else [])]
     ranges: dict[int, tuple[float, float]] = {}
-    for row in read_csv(path, columns):
+    for row in read_table(path, columns, ".csv"):
         day = _day(row.fields[data.date], f"{path}, line {row.place.line}")
         if not first <= day <= last or not row.fields[data.minimum] or not row.fields[data.maximum]:
             continue

@@ -8,7 +8,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from contmax_lab.contract import Batch, Figure, Splits, Table, Task, TrainedRun, seedless
+from contmax_lab.contract import Batch, Figure, Splits, Task, TrainedRun, seedless
 from contmax_lab.drawing import Theme, new_axes
 from contmax_lab.tasks.intervals import SETTINGS, IntervalsModel
 from contmax_lab.tasks.intervals._data import Days, load
@@ -191,6 +191,7 @@ class Intervals(Task, settings=SETTINGS):
     """Predict an interval of temperatures."""
 
     summary = "tomorrow's lowest and highest temperature, by Fenchel–Young losses of densities"
+    reproduces = (PAPER, TEMPERATURES, SEATTLE)
     # The losses of different families are not on one scale.
     curves = ("mse", "jaccard", "coverage")
     load = seedless(load)
@@ -255,10 +256,6 @@ class Intervals(Task, settings=SETTINGS):
             float(edge) * info["half_range"] + info["center"] for edge in (*output.edges, batch["low"], batch["high"])
         )
         return f"{low:.1f} to {high:.1f} °C; observed: {seen_low:.1f} to {seen_high:.1f} °C"
-
-    def tables(self) -> Sequence[Table]:
-        """The paper's table, by its settings and by ours, and one for the demo."""
-        return (PAPER, TEMPERATURES, SEATTLE)
 
     def figures(self, runs: Any, examples: Sequence[int] = ()) -> Any:
         """Forecasts of the next day over a year, and forecasts that feed on themselves."""

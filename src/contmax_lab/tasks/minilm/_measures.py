@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from contmax_lab.deletion import only, random_words
-from contmax_lab.tasks.minilm._pretrained import PADDING
+from contmax_lab.tasks.minilm._data import PADDING
 
 # Share of the tokens of a review that the deletion test deletes.
 _DELETED = 0.2

@@ -12,9 +12,9 @@ import contmax
 from contmax.nn import Entmax
 from contmax_lab.contract import Batch
 from contmax_lab.tasks.physionet import PhysionetData, PhysionetModel
-from contmax_lab.tasks.physionet._reading import VARIABLES
-from contmax_lab.tasks.physionet._start import LinearStart
-from contmax_lab.tasks.physionet._stays import CHANNELS, basis_of, hours_of
+from contmax_lab.tasks.physionet._baselines import LinearStart
+from contmax_lab.tasks.physionet._reading import VARIABLES, hours_of
+from contmax_lab.tasks.physionet._stays import CHANNELS, basis_of
 
 _C = len(VARIABLES)
 # Bounds of the standard deviation of a density.

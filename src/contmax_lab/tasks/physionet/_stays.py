@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,10 +13,10 @@ from torch.nn.utils.rnn import pad_sequence
 
 import contmax
 from contmax_lab.contract import Batch, Splits
-from contmax_lab.data import held_out_share, limited, shuffled
+from contmax_lab.data import limited, stratified_fold
 from contmax_lab.errors import LabError
 from contmax_lab.tasks.physionet import PhysionetData
-from contmax_lab.tasks.physionet._reading import HOURS, STATIC, VARIABLES, Records, prepared, read
+from contmax_lab.tasks.physionet._reading import HOURS, STATIC, VARIABLES, Cohort, prepared, read
 
 FOLDS = 5
 # Values are clamped to these quantiles of the training observations, numbers of summaries to ±_LARGEST deviations.
@@ -30,103 +29,6 @@ CHANNELS = 3
 # Sequences are fitted in groups by length: up to 1 observation, up to 2, and so on. No stay has more than the last.
 _TOGETHER = (1, 2, 4, 8, 16, 32, 64, 128, 4096)
 _ROWS = 4096
-
-
-def warped(hours: Tensor) -> Tensor:
-    """Hours before the last observation as a position in [0, 1]; the last hours take most of it.
-
-    Example:
-        >>> warped(torch.tensor([0.0, 6.0, 48.0]))
-        tensor([0.0000, 0.5000, 1.0000])
-    """
-    return torch.log1p(hours) / math.log1p(HOURS)
-
-
-def hours_of(position: Tensor) -> Tensor:
-    """The inverse of `warped`, inside of the 48 hours."""
-    return torch.expm1(position.clamp(0, 1) * math.log1p(HOURS))
-
-
-@dataclasses.dataclass(frozen=True)
-class Cohort:
-    """The data of stays that do not depend on a split: nothing in them is learned.
-
-    Args:
-        died: whether the patient died in hospital, 0 or 1, (B,).
-        static: age, gender, height and ward, (B, 4), NaN where not known.
-        counts: numbers of observations of each variable, (B, C).
-        minutes, values: time since admission and value of each observation, sorted by stay, variable and time, (N,).
-    """
-
-    died: Tensor
-    static: Tensor
-    counts: Tensor
-    minutes: Tensor
-    values: Tensor
-
-    @classmethod
-    def of(cls, records: Records) -> "Cohort":
-        """The cohort of all stays in the prepared file."""
-        return cls(
-            torch.from_numpy(records.died.astype(np.int64)),
-            torch.from_numpy(records.static),
-            torch.from_numpy(records.counts.astype(np.int64)),
-            torch.from_numpy(records.minutes.astype(np.float32)),
-            torch.from_numpy(records.values),
-        )
-
-    @functools.cached_property
-    def group(self) -> Tensor:
-        """The index of the sequence of each observation, stay · C + variable, (N,)."""
-        return torch.repeat_interleave(torch.arange(self.counts.numel()), self.counts.flatten())
-
-    @functools.cached_property
-    def variable(self) -> Tensor:
-        """The index of the variable of each observation, (N,)."""
-        return self.group % len(VARIABLES)
-
-    @functools.cached_property
-    def ends(self) -> Tensor:
-        """For each sequence, one past the index of its last observation, (B, C)."""
-        return self.counts.flatten().cumsum(0).view(self.counts.shape)
-
-    @property
-    def offsets(self) -> Tensor:
-        """The index of the first observation of each stay, then the number of all observations, (B + 1,)."""
-        return torch.cat([torch.zeros(1, dtype=torch.int64), self.ends[:, -1]])
-
-    def last(self, numbers: Tensor, otherwise: float) -> Tensor:
-        """From one number per observation, that of the last observation of each variable, (N,) → (B, C).
-
-        Variables without observations get `otherwise`.
-        """
-        if not len(numbers):
-            return torch.full(self.counts.shape, otherwise)
-        return torch.where(self.counts > 0, numbers[(self.ends - 1).clamp(min=0)], otherwise)
-
-    @functools.cached_property
-    def before(self) -> Tensor:
-        """Position of each observation before the last one of its variable in its stay, (N,)."""
-        last = self.last(self.minutes, 0.0).flatten()
-        return warped((last[self.group] - self.minutes) / 60)
-
-    def without(self, dropped: Tensor) -> "Cohort":
-        """The cohort without the observations where `dropped`, (N,), is True."""
-        left = self.group[~dropped].bincount(minlength=self.counts.numel()).view(self.counts.shape)
-        return Cohort(self.died, self.static, left, self.minutes[~dropped], self.values[~dropped])
-
-    def part(self, stays: Tensor) -> tuple["Cohort", Tensor]:
-        """The cohort of some of the stays, and the indices of their observations in this cohort."""
-        starts, lengths = self.offsets[stays], self.counts[stays].sum(-1)
-        places = _ranges(starts, lengths)
-        chosen = self.died[stays], self.static[stays], self.counts[stays]
-        return Cohort(*chosen, self.minutes[places], self.values[places]), places
-
-
-def _ranges(starts: Tensor, lengths: Tensor) -> Tensor:
-    """The concatenation of the ranges start, start + 1, …, start + length − 1."""
-    shift = torch.repeat_interleave(starts - (lengths.cumsum(0) - lengths), lengths)
-    return torch.arange(len(shift)) + shift
 
 
 @dataclasses.dataclass(frozen=True)
@@ -266,6 +168,12 @@ class Stays:
     def __len__(self) -> int:
         return len(self.cohort.died)
 
+    @property
+    def example_lengths(self) -> list[int] | None:
+        """Observations of each stay, where batches hold them."""
+        lengths: list[int] = self.cohort.counts.sum(-1).tolist()
+        return lengths if self.shows_observations else None
+
     def batch(self, indices: Sequence[int]) -> Batch:
         """Summaries, targets, and signals or observations; a stay's observations are a row, padded to the longest."""
         stays = torch.as_tensor(indices, dtype=torch.long)
@@ -361,7 +269,7 @@ def basis_of(data: PhysionetData) -> contmax.basis.GaussianBasis:
 @functools.lru_cache(maxsize=2)
 def _known(folder: Path, data: PhysionetData) -> tuple[Cohort, tuple[Tensor, Tensor] | None]:
     """All stays, and the ridge weights and intensities of their signals, which do not depend on the split."""
-    cohort = Cohort.of(read(folder))
+    cohort = read(folder).cohort
     return cohort, weights_and_intensity(cohort, data) if data.layout == "signals" else None
 
 
@@ -375,10 +283,10 @@ def load(data: PhysionetData) -> Splits:
     # The settings on which weights and intensities depend.
     common = PhysionetData(layout=data.layout, functions=data.functions, penalty=data.penalty)
     cohort, known = _known(folder, common)
-    chosen = np.flatnonzero(records.in_b == 0) if data.sets == "a" else np.arange(len(records.died))
+    chosen = np.flatnonzero(records.in_b == 0) if data.sets == "a" else np.arange(len(records.in_b))
     chosen = chosen[limited(len(chosen), data.limit, data.fold)]
     divided = (
-        mtan_split(len(chosen)) if data.split == "mtan" else folds(records.died[chosen].tolist(), data.fold, data.valid)
+        mtan_split(len(chosen)) if data.split == "mtan" else folds(cohort.died[chosen].tolist(), data.fold, data.valid)
     )
     indices = [torch.from_numpy(chosen[places]) for places in divided]
     scale = Scale.of(cohort.part(indices[0])[0])
@@ -422,16 +330,4 @@ def folds(died: Sequence[int], fold: int, valid: float) -> tuple[list[int], list
         >>> [len(part) for part in folds([0, 1] * 10, fold=0, valid=0.25)]
         [12, 4, 4]
     """
-    if fold >= FOLDS:
-        raise LabError(f"--data.fold={fold}, but there are {FOLDS} folds, numbered from 0; pass a smaller one")
-    fold_of: dict[int, int] = {}
-    for label in (0, 1):
-        own = [place for place in shuffled(len(died), 2012) if died[place] == label]
-        if len(own) < FOLDS:
-            raise LabError(f"{len(own)} stays have the outcome {label}, too few for {FOLDS} folds; use more stays")
-        fold_of |= {place: turn % FOLDS for turn, place in enumerate(own)}
-    test = [place for place in range(len(died)) if fold_of[place] == fold]
-    rest = [place for place in range(len(died)) if fold_of[place] != fold]
-    held_out = held_out_share([str(died[place]) for place in rest], valid, fold)
-    validation = [rest[turn] for turn in held_out]
-    return sorted({*rest} - {*validation}), validation, test
+    return stratified_fold(died, FOLDS, fold, valid, (2012, fold), "stays")

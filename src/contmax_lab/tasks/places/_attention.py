@@ -5,11 +5,11 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.distributions import Distribution
 
 import contmax
 from contmax.basis import Basis
 from contmax.densities import Density
+from contmax_lab.attention import Attended
 from contmax_lab.labelled import heaviest
 from contmax_lab.tasks.places import PlacesModel
 
@@ -17,23 +17,6 @@ from contmax_lab.tasks.places import PlacesModel
 _POINTS = {1: 2000, 2: 84}
 # The share of the mass that the smallest set holds, where an attention is positive everywhere.
 _MASS = 0.95
-
-
-@dataclasses.dataclass(frozen=True)
-class Place:
-    """What an attention returns.
-
-    Args:
-        context: shape (B, D).
-        weights: of single observations, shape (B, L), or None.
-        density: of batch shape (B,), or (B, H, 1) for several heads, or None.
-        sparse: whether the weights come from a map that leaves observations out, such as sparsemax.
-    """
-
-    context: Tensor
-    weights: Tensor | None = None
-    density: Distribution | None = None
-    sparse: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,16 +87,16 @@ class PlaceAttention(nn.Module):
         else:
             self.attend = contmax.nn.ContinuousAttention(basis, **options)
 
-    def forward(self, scene: Scene) -> Place:
+    def forward(self, scene: Scene) -> Attended:
         """Weights and densities from the keys and the query, the context from the values."""
         if self.kind == "multihead":
             # Without a query every head compares a learned constant with the signal.
             query = scene.values.new_ones(len(scene.values), 1) if scene.query is None else scene.query
             output, density = self.attend(self.query(query).unsqueeze(1), scene.values, **scene.placed)
-            return Place(output.squeeze(1), density=density)
+            return Attended(output.squeeze(1), density=density)
         if self.kind in ("continuous", "combined"):
             context, found = self.attend(scene.values, keys=scene.keys, query=scene.query, **scene.placed)
-            return Place(context, *found) if self.kind == "combined" else Place(context, density=found)
+            return Attended.of(context, found)
         if self.kind == "mean":
             weights = scene.mask / scene.mask.sum(-1, keepdim=True)
         else:
@@ -121,7 +104,7 @@ class PlaceAttention(nn.Module):
             if self.by_time:
                 weights = weights * _durations(scene.where.squeeze(-1), scene.mask)
                 weights = weights / weights.sum(-1, keepdim=True)
-        return Place((weights.unsqueeze(1) @ scene.values).squeeze(1), weights, sparse=self.sparse)
+        return Attended((weights.unsqueeze(1) @ scene.values).squeeze(1), weights, sparse=self.sparse)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,7 +123,7 @@ class Looked:
 
 
 @torch.no_grad()
-def looked(scene: Scene, place: Place) -> Looked:
+def looked(scene: Scene, place: Attended) -> Looked:
     """Masses and sets of an attention with weights, with a density, or with both, half the mass each.
 
     An observation stands for the points that are nearer to it than to others; positions on the line increase. Attended

@@ -53,7 +53,12 @@ class Moving:
     def __len__(self) -> int:
         return len(self.source)
 
-    def placed(self, indices: Sequence[int]) -> Batch:
+    @property
+    def example_lengths(self) -> list[int] | None:
+        """Observations of each series; None for canvases."""
+        return None if isinstance(self.source, Images) else [len(series) for series in self.source.series]
+
+    def batch(self, indices: Sequence[int]) -> Batch:
         """The examples with these indices, each at a new place."""
         return {**self._drawn(indices), "span_known": self.spans[list(indices)]}
 
@@ -77,17 +82,22 @@ class Fixed:
     """Examples whose places do not change.
 
     Args:
-        batch: all of them.
+        examples: all of them.
     """
 
-    batch: Batch
+    examples: Batch
 
     def __len__(self) -> int:
-        return len(self.batch["label"])
+        return len(self.examples["label"])
 
-    def placed(self, indices: Sequence[int]) -> Batch:
+    @property
+    def example_lengths(self) -> list[int] | None:
+        """Observations of each series; None for canvases."""
+        return self.examples["mask"].sum(-1).tolist() if "mask" in self.examples else None
+
+    def batch(self, indices: Sequence[int]) -> Batch:
         """The examples with these indices, without padding that none of them needs."""
-        chosen = {name: tensor[list(indices)] for name, tensor in self.batch.items()}
+        chosen = {name: tensor[list(indices)] for name, tensor in self.examples.items()}
         if "mask" not in chosen:
             return chosen
         longest = int(chosen["mask"].sum(-1).max())
@@ -137,7 +147,7 @@ def _fixed(data: PlacesData, source: Recordings | Images, places: int, seed: int
     moving = Moving(data, source, torch.zeros(len(source), dtype=torch.bool))
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
-        batch = moving.placed([*range(len(source))] * places)
+        batch = moving.batch([*range(len(source))] * places)
         if deletion and isinstance(source, Images):
             batch["background"] = clutter_alone(source, len(batch["pixels"]))
         elif deletion:

@@ -7,10 +7,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
+from contmax_lab.attention import Attended
 from contmax_lab.contract import Batch
 from contmax_lab.labelled import cell_centres
 from contmax_lab.tasks.places import PlacesModel
-from contmax_lab.tasks.places._attention import Place, PlaceAttention, Scene, looked
+from contmax_lab.tasks.places._attention import PlaceAttention, Scene, looked
 
 # The receptive field reaches this far beyond a value, by the number of axes: in frames and in pixels.
 _REACH = {1: 2, 2: 4}
@@ -31,7 +32,7 @@ class Answer:
 
     logits: Tensor
     scene: Scene | None = None
-    place: Place | None = None
+    place: Attended | None = None
     kept: Tensor | None = None
     deleted: Tensor | None = None
     span_weight: float = 0.0
@@ -90,10 +91,10 @@ class Finder(nn.Module):
         deleted, *_ = self._answer(batch, torch.where(seen, batch["background"], batch[given]))
         return dataclasses.replace(answer, kept=kept, deleted=deleted)
 
-    def _answer(self, batch: Batch, given: Tensor) -> tuple[Tensor, Scene, Place]:
+    def _answer(self, batch: Batch, given: Tensor) -> tuple[Tensor, Scene, Attended]:
         scene = self._line(batch, given) if self.dim == 1 else self._plane(given)
         assert self.attend is not None
-        place: Place = self.attend(scene)
+        place: Attended = self.attend(scene)
         return self.classifier(self.dropout(place.context)), scene, place
 
     def _line(self, batch: Batch, frames: Tensor) -> Scene:
@@ -129,7 +130,7 @@ class Finder(nn.Module):
         return Scene(values, values, where, mask, grid=(height, width))
 
     @torch.no_grad()
-    def _seen(self, scene: Scene, place: Place, batch: Batch) -> Tensor:
+    def _seen(self, scene: Scene, place: Attended, batch: Batch) -> Tensor:
         """Which inputs the attended values depend on, shaped as the input without its channels, or with one."""
         found = looked(scene, place)
         reach = _REACH[self.dim]

@@ -1,7 +1,7 @@
 """The task places: losses and measures of answers, and what models attend to, on the truth."""
 
 import dataclasses
-from collections.abc import Callable, Sequence, Sized
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import torch
@@ -11,12 +11,13 @@ from torch.nn import functional as F
 
 from contmax.losses import fenchel_young
 from contmax.viz import plot_image_attention, plot_series_attention
-from contmax_lab.contract import Batch, Figure, Splits, Table, Task, TrainedRun, seedless
+from contmax_lab.attention import Attended
+from contmax_lab.contract import Batch, Figure, Splits, Task, TrainedRun, seedless
 from contmax_lab.data import MOTIONS
 from contmax_lab.drawing import Theme, new_axes
 from contmax_lab.tasks.places import SETTINGS, PlacesModel
-from contmax_lab.tasks.places._attention import Looked, Place, Scene, agreement, looked
-from contmax_lab.tasks.places._data import Fixed, Moving, load
+from contmax_lab.tasks.places._attention import Looked, Scene, agreement, looked
+from contmax_lab.tasks.places._data import Fixed, load
 from contmax_lab.tasks.places._model import Answer, Finder
 from contmax_lab.tasks.places._table import CANVAS, FOUND, PLACES, ROBUST, TIMES, UTTERANCE
 
@@ -32,7 +33,7 @@ class _Found:
     def __init__(self, trained: TrainedRun, batch: Batch) -> None:
         answer = trained.model({name: given for name, given in batch.items() if name != "background"})
         self.scene: Scene = answer.scene
-        self.place: Place = answer.place
+        self.place: Attended = answer.place
         self.looked = looked(self.scene, self.place)
         self.iou = float(agreement(self.looked, batch["low"], batch["high"])["iou"])
 
@@ -41,7 +42,7 @@ def _of_one_kind(runs: Sequence[TrainedRun], examples: Sequence[int]) -> Figure:
     """A row of panels for each model, a column for each example."""
     dim, kind = int(runs[0].splits.info["dim"]), runs[0].recipe.data.kind
     valid = cast(Fixed, runs[0].splits.valid)
-    chosen = examples or _first_of_classes(valid.batch["label"], _SHOWN[dim])
+    chosen = examples or _first_of_classes(valid.examples["label"], _SHOWN[dim])
     batches = [runs[0].task.batch(valid, [index]) for index in chosen]
     found = [[_Found(trained, batch) for batch in batches] for trained in runs]
     names = [_name(batch, kind) for batch in batches]
@@ -159,6 +160,7 @@ class Places(Task, settings=SETTINGS):
     """Find what matters, and say where it was."""
 
     summary = "utterances in noise and digits in clutter: is what is attended to where the answer is?"
+    reproduces = (PLACES, FOUND, TIMES, ROBUST, UTTERANCE, CANVAS)
     curves = ("loss", "accuracy", "iou")
     load = seedless(load)
 
@@ -166,10 +168,6 @@ class Places(Task, settings=SETTINGS):
         """A network with fresh weights."""
         info = splits.info
         return Finder(model, info["channels"], info["classes"], info["query_dim"], info["dim"])
-
-    def batch(self, split: Sized, indices: Sequence[int]) -> Batch:
-        """Training examples at new places, others where they always are."""
-        return cast(Moving | Fixed, split).placed(indices)
 
     def loss(self, output: Answer, batch: Batch) -> tuple[Tensor, Tensor]:
         """Cross-entropy; where the true span is known, also the Fenchel–Young loss of the density to it."""
@@ -206,10 +204,6 @@ class Places(Task, settings=SETTINGS):
             metrics["size_correlation"] = float(torch.corrcoef(sizes)[0, 1]) if varies else 0.0
         return metrics
 
-    def tables(self) -> Sequence[Table]:
-        """All attentions in all settings; the default on other data; with times; at other rates; two for the demo."""
-        return PLACES, FOUND, TIMES, ROBUST, UTTERANCE, CANVAS
-
     def figures(self, runs: Any, examples: Sequence[int] = ()) -> Any:
         """What each model attends to in some validation examples, by default the first ones of some classes.
 
@@ -223,13 +217,6 @@ class Places(Task, settings=SETTINGS):
         if len(found) == 1:
             return list(found.values())
         return [dataclasses.replace(figure, title=f"{figure.title}: {kind}") for kind, figure in found.items()]
-
-    def lengths(self, split: Sized) -> Sequence[int] | None:
-        """Observations of each series; None for canvases."""
-        if isinstance(split, Fixed):
-            return split.batch["mask"].sum(-1).tolist() if "mask" in split.batch else None
-        source = cast(Moving, split).source
-        return [len(series) for series in source.series] if hasattr(source, "series") else None
 
 
 TASK = Places()

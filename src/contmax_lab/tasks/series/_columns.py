@@ -86,14 +86,6 @@ class Columns:
             raise _unfit(place, header, f"{roles['variable']} names nothing but what --data.static names")
         return cls(**roles, channels=channels, static=static, unused=tuple(free))
 
-    @classmethod
-    def of_plain(cls, stored: dict[str, Any]) -> "Columns":
-        """From JSON."""
-        names: dict[str, Any] = {
-            key: tuple(value) if isinstance(value, list) else value for key, value in stored.items()
-        }
-        return cls(**names)
-
     def needed(self, *, labelled: bool) -> list[str]:
         """The columns that every table must have; static ones may also be variables, or stand with the labels."""
         own = [self.variable, self.value] if self.variable else [*self.channels]

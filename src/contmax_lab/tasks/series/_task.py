@@ -2,6 +2,7 @@
 
 import dataclasses
 import datetime
+import functools
 from collections.abc import Iterator, Sequence, Sized
 from pathlib import Path
 from typing import Any, ClassVar, cast
@@ -17,6 +18,7 @@ from contmax_lab.contract import Batch, FileAnswer, Prediction, Splits, seedless
 from contmax_lab.data import TableRow, read_rows, table_kind
 from contmax_lab.drawing import Theme
 from contmax_lab.errors import LabError, UsageError
+from contmax_lab.files import unplain
 from contmax_lab.labelled import (
     Answer,
     Decision,
@@ -137,7 +139,7 @@ class SeriesTask(LabelledTask, settings=SETTINGS):
     """Classes or numbers of series."""
 
     summary = "series of your own with their labels, classes or numbers, by attention over time"
-    knows: ClassVar = {"scale": Scale.of_plain}
+    knows: ClassVar = {"scale": functools.partial(unplain, Scale)}
     load = seedless(load)
 
     def build(self, model: SeriesModel, splits: Splits) -> nn.Module:

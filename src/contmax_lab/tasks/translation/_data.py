@@ -12,13 +12,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from contmax_lab.contract import Splits
+from contmax_lab.contract import Batch, Splits
 from contmax_lab.data import limited, shuffled
 from contmax_lab.errors import LabError
 from contmax_lab.files import fingerprint, prepared_folder
 from contmax_lab.packages import require
 from contmax_lab.tasks.translation import TranslationData
-from contmax_lab.tasks.translation._sentences import ORIGINALS, PARTS, Languages, files_of, find_parts, read_pairs
+from contmax_lab.tasks.translation._sentences import ORIGINALS, PARTS, files_of, find_parts, read_pairs
 
 PADDING, UNKNOWN, START, END = range(4)
 _SPECIAL = ("<pad>", "<unk>", "<s>", "</s>")
@@ -160,7 +160,7 @@ def read_prepared(folder: Path) -> Prepared:
     return Prepared(folder, pieces, sides, texts)
 
 
-def _spelled_pairs(parts: dict[str, list[Path]], languages: Languages, data: TranslationData) -> dict[str, TextPairs]:
+def _spelled_pairs(parts: dict[str, list[Path]], data: TranslationData) -> dict[str, TextPairs]:
     """The pairs of each part; without files for validation, a share of the training pairs is held out.
 
     Raises:
@@ -169,7 +169,7 @@ def _spelled_pairs(parts: dict[str, list[Path]], languages: Languages, data: Tra
     spell = functools.partial(normalised, lowercase=data.lowercase)
     found: dict[str, TextPairs] = {}
     for part, places in parts.items():
-        pairs = (pair for place in places for pair in read_pairs(place, languages))
+        pairs = (pair for place in places for pair in read_pairs(place, data))
         found[part] = [(spell(source), spell(target)) for source, target in pairs]
         if places and not found[part]:
             raise LabError(f"{places[0]}: no pair of sentences; expected one in a line")
@@ -231,9 +231,16 @@ class Pairs:
         chosen = torch.as_tensor(indices, dtype=torch.long)
         return Pairs(self.source[chosen], self.target[chosen], self.rows[chosen])
 
-    def batch(self) -> dict[str, Tensor]:
+    def batch(self, indices: Sequence[int]) -> Batch:
         """Padded: source (B, L) with its end, target (B, T) from the start to its end, row (B,)."""
-        return {"source": self.source.padded(), "target": self.target.padded(START), "row": self.rows}
+        chosen = self[indices]
+        return {"source": chosen.source.padded(), "target": chosen.target.padded(START), "row": chosen.rows}
+
+    @property
+    def example_lengths(self) -> list[int]:
+        """Pieces of the longer sentence of each pair, with its end."""
+        lengths: list[int] = (torch.maximum(self.source.lengths, self.target.lengths) + 1).tolist()
+        return lengths
 
 
 def load(data: TranslationData) -> Splits:
@@ -263,9 +270,8 @@ def load(data: TranslationData) -> Splits:
 def _prepared(data: TranslationData) -> Prepared:
     if data.path is not None and (data.path / KEY_FILE).is_file():
         return read_prepared(data.path)
-    languages = Languages(data.source, data.target, data.source_column, data.target_column)
     if data.path is not None:
-        parts = find_parts(data.path, languages)
+        parts = find_parts(data.path, data)
     elif data.train is None:
         raise LabError(
             f"no data was given; pass --data.path FOLDER, or your own pair of files as --data.train. {ORIGINALS}"
@@ -273,19 +279,19 @@ def _prepared(data: TranslationData) -> Prepared:
     else:
         parts = {part: [] for part in PARTS}
     parts |= {part: [named] for part in PARTS if (named := getattr(data, part)) is not None}
-    files = {part: [file for place in parts[part] for file in files_of(place, languages)] for part in PARTS}
+    files = {part: [file for place in parts[part] for file in files_of(place, data)] for part in PARTS}
     key = {
         "format": _FORMAT,
         "files": {part: [path.name for path in paths] for part, paths in files.items()},
         "of": fingerprint([path for paths in files.values() for path in paths]),
-        "languages": dataclasses.asdict(languages),
+        "languages": {name: getattr(data, name) for name in ("source", "target", "source_column", "target_column")},
         "merges": data.merges,
         "lowercase": data.lowercase,
         "split": None if parts["valid"] else [data.held_out, data.split],
     }
 
     def make(folder: Path) -> None:
-        _write(_spelled_pairs(parts, languages, data), data.merges, folder)
+        _write(_spelled_pairs(parts, data), data.merges, folder)
 
     # The cache has what an earlier call made of these files.
     cache = data.cache or parts["train"][0].parent / ".contmax"

@@ -6,13 +6,11 @@ import torch
 from torch import Tensor, nn
 
 from contmax_lab.contract import Batch
+from contmax_lab.recurrent import Bidirectional
 from contmax_lab.tasks.translation import TranslationModel
 from contmax_lab.tasks.translation._attention import Guesses, Look, Memory, SourceAttention, joined
 from contmax_lab.tasks.translation._beam import Decoding, beam_search
 from contmax_lab.tasks.translation._data import PADDING
-
-# An input to the update gates at which the sigmoid is 1, exactly, in every precision.
-_KEPT = 1e4
 
 
 class Network(nn.Module):
@@ -72,7 +70,7 @@ class Translator(Network):
     def __init__(self, model: TranslationModel, vocabulary: int) -> None:
         super().__init__(model, vocabulary)
         hidden, states = int(model.decoder_dim), 2 * int(model.encoder_dim)
-        self.encoder = Encoder(self.dim, int(model.encoder_dim))
+        self.encoder = Bidirectional("gru", self.dim, int(model.encoder_dim))
         self.bridge = nn.Linear(states, hidden)
         self.cell = nn.GRUCell(self.dim + hidden, hidden)
         self.attention = SourceAttention(model)
@@ -129,31 +127,3 @@ class Translator(Network):
     def _guessed(self, attentional: Tensor) -> Tensor:
         logits: Tensor = self.guess(self.readout(self.hidden_dropout(attentional)))
         return logits
-
-
-class Encoder(nn.Module):
-    """A bidirectional GRU that reads every sentence as if it were alone in the batch.
-
-    Padding is marked by one more input, which opens the update gates. So the direction that begins at the padding
-    keeps its state at zero until it meets the last piece. The result is that of packed sequences, without the lengths
-    on the host, which would make it wait for the device at every step. The weights of that input have no gradient.
-
-    Args:
-        input_dim: of the vectors of pieces.
-        hidden_dim: of each direction.
-    """
-
-    def __init__(self, input_dim: int, hidden_dim: int) -> None:
-        super().__init__()
-        self.gru = nn.GRU(input_dim + 1, hidden_dim, batch_first=True, bidirectional=True)
-        with torch.no_grad():
-            for name, weight in self.gru.named_parameters():
-                if name.startswith("weight_ih"):
-                    weight[:, -1] = 0.0
-                    weight[hidden_dim : 2 * hidden_dim, -1] = _KEPT
-
-    def forward(self, vectors: Tensor, mask: Tensor) -> Tensor:
-        """States (B, L, 2·hidden_dim) of vectors (B, L, D); states at padding are undefined."""
-        marked = torch.cat([vectors, (~mask).unsqueeze(-1).to(vectors.dtype)], -1)
-        states: Tensor = self.gru(marked)[0]
-        return states

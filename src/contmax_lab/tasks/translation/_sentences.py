@@ -1,6 +1,5 @@
 """Reading pairs of sentences, in the layouts in which they are published."""
 
-import dataclasses
 import re
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
@@ -9,6 +8,7 @@ from pathlib import Path
 
 from contmax_lab.data import numbered_lines
 from contmax_lab.errors import LabError
+from contmax_lab.tasks.translation import TranslationData
 
 # Lines of the training files of IWSLT that hold no sentence.
 _TAGS = re.compile(r"</?(url|keywords|speaker|talkid|title|description|reviewer|translator|doc)\b")
@@ -30,36 +30,21 @@ _NAMES = {
 _CAMPAIGN = re.compile(r"IWSLT\d+\.TED\.")
 
 
-@dataclasses.dataclass(frozen=True)
-class Languages:
-    """What is translated into what.
-
-    Args:
-        source, target: how names of files end, such as de and en.
-        source_column, target_column: of tables, from 1.
-    """
-
-    source: str
-    target: str
-    source_column: int = 1
-    target_column: int = 2
-
-
-def read_pairs(where: Path, languages: Languages) -> Iterator[tuple[str, str]]:
+def read_pairs(where: Path, data: TranslationData) -> Iterator[tuple[str, str]]:
     """Pairs of sentences.
 
     Args:
         where: a table, ``.tsv``, without a header; or what the names of two files have in common: ``train`` for
             ``train.de`` and ``train.en``, one sentence in a line, or for ``train.de.xml`` and ``train.en.xml``.
-        languages: how these end, or which columns to take.
+        data: how these end, or which columns to take.
 
     Raises:
         LabError: at the first thing that is not as it should be, with file and line.
     """
     if where.suffix == ".tsv":
-        yield from _of_table(where, languages)
+        yield from _of_table(where, data)
         return
-    sides = [_side(where, ending) for ending in (languages.source, languages.target)]
+    sides = [_side(where, ending) for ending in (data.source, data.target)]
     tagged = where.name.startswith(_TAGGED)
     first, second = (_sentences(path, tagged=tagged) for path in sides)
     for one, other in zip_longest(first, second):
@@ -78,7 +63,7 @@ def read_pairs(where: Path, languages: Languages) -> Iterator[tuple[str, str]]:
         yield one[0], other[0]
 
 
-def files_of(where: Path, languages: Languages) -> list[Path]:
+def files_of(where: Path, data: TranslationData) -> list[Path]:
     """The files that `read_pairs` reads.
 
     Raises:
@@ -88,7 +73,7 @@ def files_of(where: Path, languages: Languages) -> list[Path]:
         if not where.is_file():
             raise LabError(f"{where}: no such file; pass a table, source TAB target")
         return [where]
-    return [_side(where, ending) for ending in (languages.source, languages.target)]
+    return [_side(where, ending) for ending in (data.source, data.target)]
 
 
 def _found(where: Path, ending: str) -> Path | None:
@@ -106,14 +91,14 @@ def _side(where: Path, ending: str) -> Path:
     return path
 
 
-def _of_table(path: Path, languages: Languages) -> Iterator[tuple[str, str]]:
-    columns = languages.source_column - 1, languages.target_column - 1
+def _of_table(path: Path, data: TranslationData) -> Iterator[tuple[str, str]]:
+    columns = data.source_column - 1, data.target_column - 1
     for number, line in numbered_lines(path):
         fields = line.split("\t")
         if len(fields) <= max(columns):
             raise LabError(
                 f"{path}, line {number}: {len(fields)} columns, where the sentences are columns "
-                f"{languages.source_column} and {languages.target_column}, with a tab between them"
+                f"{data.source_column} and {data.target_column}, with a tab between them"
             )
         source, target = (fields[column].strip() for column in columns)
         for name, text in (("source", source), ("target", target)):
@@ -146,7 +131,7 @@ def _of_xml(path: Path) -> Iterator[Sentence]:
         yield "".join(segment.itertext()).strip(), f"{path}, segment {number}"
 
 
-def find_parts(folder: Path, languages: Languages) -> dict[str, list[Path]]:
+def find_parts(folder: Path, data: TranslationData) -> dict[str, list[Path]]:
     """The parts of a folder of published data, each as what `read_pairs` reads.
 
     Multi30k (``train.de``, ``val.de``, ``test_2016_flickr.de``), Tatoeba (``train.tsv``, …), IWSLT 2017
@@ -159,24 +144,24 @@ def find_parts(folder: Path, languages: Languages) -> dict[str, list[Path]]:
     if not folder.is_dir():
         found = "a file" if folder.exists() else "no such folder"
         raise LabError(f"{folder}: {found}; pass the folder of the unpacked data. {ORIGINALS}")
-    places = _places(folder, languages)
+    places = _places(folder, data)
     named = {part: [p for p in places if _NAMES[part].search(p.name.removesuffix(".tsv"))] for part in PARTS}
     campaigns = {part: [p for p in own if _CAMPAIGN.match(p.name)] for part, own in named.items()}
     parts = {part: campaigns[part] or own[:1] for part, own in named.items()}
     if not parts["train"]:
-        wanted = f"train.{languages.source} and train.{languages.target}, or train.tsv"
+        wanted = f"train.{data.source} and train.{data.target}, or train.tsv"
         raise LabError(f"{folder}: no training part ({wanted}); name one by --data.train. {ORIGINALS}")
     return parts
 
 
-def _places(folder: Path, languages: Languages) -> list[Path]:
+def _places(folder: Path, data: TranslationData) -> list[Path]:
     """Tables, and what the names of two files have in common, in the order of their names."""
     places = []
     for path in sorted(folder.iterdir()):
         stem = path.name.removesuffix(".xml")
         if path.suffix == ".tsv" and path.is_file():
             places.append(path)
-        elif stem.endswith(f".{languages.source}"):
-            place = path.with_name(stem.removesuffix(f".{languages.source}"))
-            places += [place] if all(_found(place, ending) for ending in (languages.source, languages.target)) else []
+        elif stem.endswith(f".{data.source}"):
+            place = path.with_name(stem.removesuffix(f".{data.source}"))
+            places += [place] if all(_found(place, ending) for ending in (data.source, data.target)) else []
     return list(dict.fromkeys(places))

@@ -3,21 +3,20 @@
 import importlib.util
 import itertools
 import math
-from collections.abc import Mapping, Sequence, Sized
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from contmax_lab.contract import Batch, Batches, Cell, Splits, Table, Task, seedless
+from contmax_lab.contract import Batch, Batches, Cell, Splits, Task, seedless
 from contmax_lab.packages import require
 from contmax_lab.tasks.translation import SETTINGS, TranslationModel
 from contmax_lab.tasks.translation._attention import Guesses, attention_measures
-from contmax_lab.tasks.translation._data import PADDING, Pairs, as_text, load
+from contmax_lab.tasks.translation._data import PADDING, as_text, load
 from contmax_lab.tasks.translation._figures import alignments, predicted, translated_file
 from contmax_lab.tasks.translation._model import Translator
 from contmax_lab.tasks.translation._table import TABLES
@@ -157,6 +156,7 @@ class Translation(Task, settings=SETTINGS):
     """Sentences of one language into another."""
 
     summary = "sentences into another language, by attention over the source sentence"
+    reproduces = TABLES
     curves = ("loss", "accuracy", "attended")
     repeats_steps = True
     reads_texts = True
@@ -170,16 +170,6 @@ class Translation(Task, settings=SETTINGS):
         """A network with fresh weights."""
         kind = Transformer if model.network == "transformer" else Translator
         return kind(model, splits.info["vocabulary"])
-
-    def batch(self, split: Sized, indices: Sequence[int]) -> Batch:
-        """Numbers of pieces, padded, and where the texts are."""
-        return cast(Pairs, split)[indices].batch()
-
-    def lengths(self, split: Sized) -> Sequence[int]:
-        """Pieces of the longer sentence of each pair, with its end."""
-        pairs = cast(Pairs, split)
-        lengths: list[int] = (torch.maximum(pairs.source.lengths, pairs.target.lengths) + 1).tolist()
-        return lengths
 
     def loss(self, output: Guesses, batch: Batch) -> tuple[Tensor, Tensor]:
         """Cross-entropy of the pieces; every piece counts alike."""
@@ -233,10 +223,6 @@ class Translation(Task, settings=SETTINGS):
     def holds_many(self, path: Path, info: dict[str, Any]) -> bool:
         """Whether it is a file: a sentence in each line."""
         return path.is_file()
-
-    def tables(self) -> Sequence[Table]:
-        """Multi30k, Tatoeba, and sentences longer than in training."""
-        return TABLES
 
 
 TASK = Translation()

@@ -1,6 +1,5 @@
 """Features of images: made by a frozen network, and read from an array or from a folder."""
 
-import abc
 import concurrent.futures
 import contextlib
 import json
@@ -38,23 +37,7 @@ _READERS = 8
 _NOTE_EVERY = 5.0
 
 
-class Features(abc.ABC):
-    """What a network has seen in images."""
-
-    channels: int
-    # (H, W) of the cells; None for regions.
-    grid: tuple[int, int] | None
-
-    @abc.abstractmethod
-    def check(self, image: str, place: Place) -> None:
-        """Raise an error that names the place, if there are none of an image."""
-
-    @abc.abstractmethod
-    def take(self, images: Sequence[str]) -> dict[str, Tensor]:
-        """``features`` (B, L, C); of regions also their centres, ``positions`` (B, L, 2), and ``regions`` (B, L)."""
-
-
-class GridFile(Features):
+class GridFile:
     """The array that `extract` has written to a path; the names of its images stand in ``PATH.json``.
 
     Raises:
@@ -90,7 +73,7 @@ class GridFile(Features):
         return {"features": torch.from_numpy(rows).flatten(1, 2)}
 
 
-class _FeatureFolder(Features):
+class _FeatureFolder:
     """A folder with a file for each image; COCO's may also be named by the number at the end of the file's name.
 
     Raises:
@@ -149,7 +132,7 @@ class RegionFolder(_FeatureFolder):
     The centre of a box is the position of its features. R may differ from image to image.
     """
 
-    grid = None
+    grid: None = None
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -189,6 +172,11 @@ class RegionFolder(_FeatureFolder):
                 f"{path}: a box has its centre outside the image; in pixels, size = (height, width) is needed"
             )
         return _finite(features, path), centres
+
+
+# What a network has seen in images: `channels`, and `grid`, (H, W) of the cells, or None for regions. `take` returns
+# ``features`` (B, L, C); of regions also their centres, ``positions`` (B, L, 2), and ``regions`` (B, L).
+Features = GridFile | GridFolder | RegionFolder
 
 
 def open_features(path: Path) -> Features:

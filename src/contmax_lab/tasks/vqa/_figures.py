@@ -116,23 +116,22 @@ def _outline(axis: Any, box: Tensor) -> None:
     axis.add_patch(Rectangle((left, top), *size, fill=False, ec="black", lw=1.2, ls="--", path_effects=halo))
 
 
-def seen_images(runs: Sequence[TrainedRun], examples: Sequence[int] = (), part: str = "valid") -> Sequence[Figure]:
+def seen_images(runs: Sequence[TrainedRun], examples: Sequence[int] = ()) -> Sequence[Figure]:
     """Where trained models look: questions that the last gets right and the first does not, and the reverse.
 
     Args:
         runs: trained on the same data.
-        examples: which questions; by default such that show successes and failures.
-        part: valid or test.
+        examples: which validation questions; by default such that show successes and failures.
     """
     looking = [run for run in runs if getattr(run.recipe.model, "attention", "") not in ("question", "frequent")]
     looking = [run for run in looking if run.recipe.data == looking[0].recipe.data]
     if not looking:
         return []
-    asked = cast(Asked, getattr(looking[0].splits, part))
+    asked = cast(Asked, looking[0].splits.valid)
     if examples:
-        return [overlay("Where the models look", _examples(looking, part, examples))]
+        return [overlay("Where the models look", _examples(looking, examples))]
     count = min(len(asked), _SEARCHED)
-    right = torch.stack([_right(run, part, range(count)) for run in looking])
+    right = torch.stack([_right(run, range(count)) for run in looking])
     figures = []
     for title, wanted in _choices(right, [run.label for run in looking]):
         # Several questions are about one photo; the first of each photo is enough.
@@ -140,7 +139,7 @@ def seen_images(runs: Sequence[TrainedRun], examples: Sequence[int] = (), part: 
         for index in wanted.nonzero().flatten().tolist():
             by_image.setdefault(asked.questions[index].image, index)
         if by_image:
-            figures.append(overlay(title, _examples(looking, part, list(by_image.values())[:_EXAMPLES])))
+            figures.append(overlay(title, _examples(looking, list(by_image.values())[:_EXAMPLES])))
     return figures
 
 
@@ -157,18 +156,18 @@ def _choices(right: Tensor, labels: Sequence[str]) -> list[tuple[str, Tensor]]:
 
 
 @torch.no_grad()
-def _right(run: TrainedRun, part: str, indices: Sequence[int]) -> Tensor:
+def _right(run: TrainedRun, indices: Sequence[int]) -> Tensor:
     """Whether the answers are worth half at least, (Q,)."""
     found = []
     for start in range(0, len(indices), 64):
-        batch = run.task.batch(getattr(run.splits, part), indices[start : start + 64])
+        batch = run.task.batch(run.splits.valid, indices[start : start + 64])
         given = run.model(batch).logits.argmax(-1, keepdim=True)
         found.append(batch["worth"].gather(-1, given).squeeze(-1) >= 0.5)
     return torch.cat(found)
 
 
-def _examples(runs: Sequence[TrainedRun], part: str, indices: Sequence[int]) -> list[Example]:
-    asked = cast(Asked, getattr(runs[0].splits, part))
+def _examples(runs: Sequence[TrainedRun], indices: Sequence[int]) -> list[Example]:
+    asked = cast(Asked, runs[0].splits.valid)
     files = image_files(runs[0].splits.info["images"])
     examples = []
     for index in indices:
@@ -178,7 +177,7 @@ def _examples(runs: Sequence[TrainedRun], part: str, indices: Sequence[int]) -> 
         image = None if path is None else pixels(path, SIZE)
         if image is not None and scene:
             image = paste(image, scene)
-        looks = [look(run, run.task.batch(getattr(run.splits, part), [index])) for run in runs]
+        looks = [look(run, run.task.batch(run.splits.valid, [index])) for run in runs]
         box = batch["box"][0] if "box" in batch else None
         examples.append(Example(question.text, question.answers[0], image, looks, box))
     return examples

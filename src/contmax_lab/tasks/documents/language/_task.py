@@ -2,8 +2,6 @@
 
 import functools
 import math
-from collections.abc import Sequence, Sized
-from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -11,9 +9,8 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from contmax_lab.contract import Batch, Splits, Task, seedless
-from contmax_lab.data import NumberedReviews
+from contmax_lab.recurrent import Bidirectional
 from contmax_lab.tasks.documents._data import FIRST_WORD, PADDING, load
-from contmax_lab.tasks.documents._model import Encoder
 from contmax_lab.tasks.documents.language import SETTINGS, LanguageModel
 
 # Number of guesses per chunk: the probabilities of all words for each are in memory at once.
@@ -44,7 +41,7 @@ class WordGuesser(nn.Module):
         self.words = min(int(model.words), len(vectors) - FIRST_WORD)
         self.embedding = nn.Embedding.from_pretrained(vectors.clone(), freeze=False, padding_idx=PADDING)
         self.dropout = nn.Dropout(model.dropout)
-        self.encoder = Encoder(vectors.shape[1], model.hidden_dim)
+        self.encoder = Bidirectional("lstm", vectors.shape[1], model.hidden_dim)
         self.next = nn.Linear(model.hidden_dim, vectors.shape[1])
         self.previous = nn.Linear(model.hidden_dim, vectors.shape[1])
         self.bias = nn.Parameter(torch.zeros(self.words))
@@ -81,10 +78,6 @@ class Language(Task, settings=SETTINGS):
         """A network with fresh weights and the word vectors of the data."""
         return WordGuesser(model, splits.info["vectors"])
 
-    def batch(self, split: Sized, indices: Sequence[int]) -> Batch:
-        """Numbers of words, padded."""
-        return {"tokens": cast(NumberedReviews, split)[indices].padded()}
-
     def loss(self, output: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         """Mean negative log-likelihood of the words of a review; every review counts alike."""
         return output, torch.ones_like(output)
@@ -92,11 +85,6 @@ class Language(Task, settings=SETTINGS):
     def measures(self, output: Tensor, batch: Batch) -> dict[str, Tensor]:
         """The loss in bits."""
         return {"bits": output / math.log(2)}
-
-    def lengths(self, split: Sized) -> Sequence[int]:
-        """Words of each review."""
-        lengths: list[int] = cast(NumberedReviews, split).lengths.tolist()
-        return lengths
 
 
 TASK = Language()

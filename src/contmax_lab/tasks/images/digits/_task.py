@@ -48,7 +48,7 @@ class Digits(OnInstalledData, ImagesTask, settings=SETTINGS):
     """Read digits."""
 
     summary = "which digit is written in 8 × 8 pixels: the task images on data that is installed"
-    table = DIGITS
+    reproduces = (DIGITS,)
     load = seedless(load)
 
     def packaged(self) -> tuple[nn.Module, Splits]:

@@ -55,7 +55,7 @@ class Vowels(OnInstalledData, SeriesTask, settings=SETTINGS):
     """Tell speakers apart."""
 
     summary = "which of nine speakers says two Japanese vowels: the task series on data that is installed"
-    table = VOWELS
+    reproduces = (VOWELS,)
     load = seedless(load)
 
 

@@ -1,11 +1,13 @@
-"""Two baselines from the literature, re-implemented: GRU-D on a grid of hours, and mTAN on reference points."""
+"""Baselines: logistic regression, boosted trees, and from the literature, re-implemented, GRU-D and mTAN."""
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from contmax_lab.contract import Batch
+from contmax_lab.packages import require
 from contmax_lab.tasks.physionet import PhysionetModel
 from contmax_lab.tasks.physionet._reading import HOURS, VARIABLES
 from contmax_lab.tasks.physionet._stays import STATIC_NUMBERS
@@ -186,3 +188,172 @@ def distinct_times(times: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]
     found = times.new_zeros(len(times), longest + 1)
     found.scatter_(-1, torch.where(mask, place, longest), torch.where(mask, times, 0.0))
     return found[:, :longest], place, count
+
+
+# The number of trees that are grown. Trees after the one with the least validation loss are set to 0.
+TREES = 300
+_REGULARISATION = 5.0
+_LEAST_IN_LEAF = 20
+
+
+class Boosting(nn.Module):
+    """Boosted trees on the summary of a stay.
+
+    Args:
+        model: configuration of the trees.
+
+    Example:
+        >>> Boosting(PhysionetModel(kind="boosting"))({"summary": torch.zeros(3, 120)})
+        tensor([0., 0., 0.], grad_fn=<AddBackward0>)
+    """
+
+    feature: Tensor
+    threshold: Tensor
+    branches: Tensor
+    value: Tensor
+
+    def __init__(self, model: PhysionetModel) -> None:
+        super().__init__()
+        self.model = model
+        nodes = 2 * model.leaves - 1
+        self.register_buffer("feature", torch.zeros(TREES, nodes, dtype=torch.int64))
+        self.register_buffer("threshold", torch.zeros(TREES, nodes))
+        # Both branches of a leaf lead to the leaf, so that a walk from the root may take any number of steps.
+        self.register_buffer("branches", torch.zeros(TREES, nodes, 2, dtype=torch.int64))
+        self.register_buffer("value", torch.zeros(TREES, nodes))
+        # This is the only number that an optimizer could change.
+        self.offset = nn.Parameter(torch.zeros(()))
+
+    def fit(self, train: tuple[Tensor, Tensor], valid: tuple[Tensor, Tensor], seed: int) -> None:
+        """Grow trees on the training stays, and use the number of trees with the least loss on the validation stays.
+
+        Args:
+            train, valid: summaries (B, S) and deaths (B,).
+            seed: seed of scikit-learn's random choices.
+        """
+        ensemble = require("sklearn.ensemble", "Gradient boosting")
+        grower = ensemble.HistGradientBoostingClassifier(
+            learning_rate=self.model.rate,
+            max_leaf_nodes=self.model.leaves,
+            max_iter=TREES,
+            l2_regularization=_REGULARISATION,
+            min_samples_leaf=_LEAST_IN_LEAF,
+            early_stopping=False,
+            random_state=seed,
+        ).fit(train[0].double().numpy(), train[1].numpy())
+        self._take(grower)
+        with torch.no_grad():
+            logits = self._of_trees(valid[0]).cumsum(-1) + self.offset
+            losses = nn.functional.softplus(logits) - valid[1].unsqueeze(-1) * logits
+            self.value[int(losses.mean(0).argmin()) + 1 :] = 0
+
+    def _take(self, grower: Any) -> None:
+        """Copy the trees of scikit-learn."""
+        for tree, (predictor,) in enumerate(grower._predictors):
+            nodes = predictor.nodes
+            count, is_leaf = len(nodes), torch.from_numpy(nodes["is_leaf"].astype(bool))
+            own = torch.arange(count)
+            for side, name in enumerate(("left", "right")):
+                child = torch.from_numpy(nodes[name].astype("int64"))
+                self.branches[tree, :count, side] = torch.where(is_leaf, own, child)
+            self.feature[tree, :count] = torch.from_numpy(nodes["feature_idx"].astype("int64"))
+            self.threshold[tree, :count] = torch.from_numpy(nodes["num_threshold"].astype("float32"))
+            self.value[tree, :count] = torch.from_numpy(nodes["value"].astype("float32"))
+        with torch.no_grad():
+            self.offset.copy_(torch.tensor(float(grower._baseline_prediction.item())))
+
+    def _of_trees(self, summary: Tensor) -> Tensor:
+        """The value of each tree for each stay, (B, trees)."""
+        tree = torch.arange(TREES, device=summary.device)
+        node = torch.zeros(len(summary), TREES, dtype=torch.int64, device=summary.device)
+        for _ in range(self.model.leaves - 1):
+            right = summary.gather(1, self.feature[tree, node]) > self.threshold[tree, node]
+            node = self.branches[tree, node, right.long()]
+        return self.value[tree, node]
+
+    def forward(self, batch: Batch) -> Tensor:
+        """Logits of death, (B,)."""
+        return self._of_trees(batch["summary"]).sum(-1) + self.offset
+
+
+# Of Newton's method at most, and how small the last step is.
+_MOST_STEPS = 12
+_DONE = 1e-6
+
+
+class LinearStart(nn.Module):
+    """A network whose decision has a linear part, which begins as the solution of a logistic regression.
+
+    Args:
+        numbers: how many features the linear part takes.
+    """
+
+    def __init__(self, numbers: int) -> None:
+        super().__init__()
+        self.skip = nn.Linear(numbers, 1)
+        nn.init.zeros_(self.skip.weight)
+        nn.init.zeros_(self.skip.bias)
+
+    def features(self, batch: Batch) -> Tensor:
+        """The features that the linear part takes, (B, numbers)."""
+        return batch["summary"]
+
+    @torch.no_grad()
+    def solve(self, features: Tensor, died: Tensor, ridge: float) -> None:
+        """Set the linear part to the solution for the training stays.
+
+        Args:
+            features: (B, numbers).
+            died: (B,).
+            ridge: penalty λ of λ/2·‖w‖² beside the mean of the losses.
+        """
+        weight, bias = logistic_regression(features, died, ridge)
+        self.skip.weight.copy_(weight.unsqueeze(0))
+        self.skip.bias.copy_(bias)
+
+
+class Logistic(LinearStart):
+    """Logistic regression on the summary of a stay.
+
+    Example:
+        >>> Logistic(120)({"summary": torch.zeros(3, 120)})
+        tensor([0., 0., 0.], grad_fn=<SqueezeBackward1>)
+    """
+
+    def forward(self, batch: Batch) -> Tensor:
+        """Logits of death, (B,)."""
+        logits: Tensor = self.skip(self.features(batch))
+        return logits.squeeze(-1)
+
+
+def logistic_regression(features: Tensor, labels: Tensor, ridge: float) -> tuple[Tensor, Tensor]:
+    r"""Minimise the mean of the cross-entropy plus λ/2·‖w‖²; the bias has no penalty.
+
+    Args:
+        features: (B, n).
+        labels: 0 or 1, (B,).
+        ridge: λ > 0.
+
+    Returns:
+        w, (n,), and the bias, in float64.
+
+    Example:
+        >>> weight, bias = logistic_regression(torch.tensor([[-1.0], [1.0], [2.0]]), torch.tensor([0.0, 1.0, 1.0]), 0.1)
+        >>> bool(weight[0] > 0)
+        True
+    """
+    inputs = torch.cat([features.double(), torch.ones(len(features), 1, dtype=torch.float64)], -1)
+    target = labels.double()
+    penalty = torch.full((inputs.shape[-1],), ridge, dtype=torch.float64)
+    penalty[-1] = 1e-9
+    solution = inputs.new_zeros(inputs.shape[-1])
+    for _ in range(_MOST_STEPS):
+        probability = (inputs @ solution).sigmoid()
+        gradient = inputs.mT @ (probability - target) / len(inputs) + penalty * solution
+        spread = (probability * (1 - probability) / len(inputs)).unsqueeze(-1)
+        step = torch.linalg.solve(inputs.mT @ (spread * inputs) + penalty.diag(), gradient)
+        # Far from the solution a Newton step may be too long: shorten steps that change a weight by more than 4.
+        solution = solution - step * min(1.0, 4.0 / float(step.abs().max().clamp(min=1e-12)))
+        if float(step.abs().max()) < _DONE:
+            break
+    return solution[:-1], solution[-1]

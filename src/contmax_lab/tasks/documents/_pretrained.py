@@ -1,4 +1,9 @@
-"""Reading any English text with a model from a folder, and making such a folder from a run."""
+"""A trained model and its words: is any English text positive or negative, and which words say so?
+
+A small one comes with the package, the folder ``pretrained``: ``model.safetensors`` (weights, float16), ``vocab.txt``
+(the words it knows) and ``config.json`` (its configuration, how it was trained, what was measured). ``contmax predict``
+uses it; ``contmax export`` makes such a folder from a run.
+"""
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
@@ -20,13 +25,13 @@ from contmax_lab.labelled import (
     read_weights,
     table_inputs,
     text_figure,
+    told_of,
     write_model,
 )
 from contmax_lab.tasks.documents import DocumentsModel
-from contmax_lab.tasks.documents._data import FIRST_WORD, UNKNOWN
+from contmax_lab.tasks.documents._data import FIRST_WORD, UNKNOWN, tokenize
 from contmax_lab.tasks.documents._model import Reader
 from contmax_lab.tasks.documents._reading import Reading
-from contmax_lab.tasks.documents._words import tokenize
 
 EXAMPLES = (
     "I expected little, and the first half hour is slow, but then it turns into one of the most moving and beautifully "
@@ -35,7 +40,7 @@ EXAMPLES = (
     "at all. Even the fine cast cannot save it.",
     "Great costumes, a famous director, lovely music, and still I was bored to tears: the plot makes no sense.",
 )
-_SHIPPED = Path(__file__).parent
+SHIPPED = Path(__file__).with_name("pretrained")
 _WORDS = "vocab.txt"
 _CLASSES = ("negative", "positive")
 _CAPTION = (
@@ -91,7 +96,7 @@ class PretrainedReader:
         self._numbers = {word: FIRST_WORD + place for place, word in enumerate(words)}
 
     @classmethod
-    def load(cls, folder: Path = _SHIPPED) -> Self:
+    def load(cls, folder: Path = SHIPPED) -> Self:
         """Read a model; by default the one in the package.
 
         Raises:
@@ -157,17 +162,8 @@ class PretrainedReader:
 
     def _told(self, words: list[str]) -> dict[str, Any]:
         reading = self.model({"tokens": self._numbered(words)})
-        positive, inside = float(reading.logits.sigmoid()), reading.inside[0].tolist()
-        of_classes = dict(zip(_CLASSES, (1 - positive, positive), strict=True))
-        best = max(of_classes, key=of_classes.__getitem__)
-        attended = [word for word, seen in zip(words, inside, strict=True) if seen]
-        return {
-            "prediction": best,
-            "probability": of_classes[best],
-            **{f"p({name})": share for name, share in of_classes.items()},
-            "attended": len(attended) / len(words),
-            "attended words": " ".join(attended),
-        }
+        seen = zip(words, reading.inside[0].tolist(), strict=True)
+        return {**told_of(reading, _CLASSES)[0], "attended words": " ".join(word for word, inside in seen if inside)}
 
     def _numbered(self, words: Sequence[str]) -> Tensor:
         return torch.tensor([[self._numbers.get(word, UNKNOWN) for word in words]])
@@ -182,9 +178,9 @@ class PretrainedReader:
         return words, self._numbered(words)
 
 
-def examples_section(reader: PretrainedReader, texts: Sequence[str] = EXAMPLES) -> Section:
+def examples_section(reader: PretrainedReader) -> Section:
     """A table of verdicts, and a picture of each."""
-    verdicts = [reader.read(text) for text in texts]
+    verdicts = [reader.read(text) for text in EXAMPLES]
     table = [["text, with what is attended in brackets", "positive"]]
     table += [[verdict.marked(), f"{verdict.probability:.0%}"] for verdict in verdicts]
     accuracy = reader.card["figures"]["test"]["accuracy"]
