@@ -6,8 +6,9 @@ import pytest
 import torch
 from density_families import ALL, LINE, each, inner_points
 from torch import Tensor
+from torch.distributions import Categorical
 
-from contmax.densities import BetaGaussian, MultivariateBetaGaussian
+from contmax.densities import BetaGaussian, Mixture, MultivariateBetaGaussian, TruncatedParabola
 
 COMPILED = ("alpha-1.7", "gaussian", "uniform", "tensor-alpha", "triangular", "generated-by-cosh", "mixture")
 COMPILED += ("student-2d", "tensor-alpha-2d", "student-3d", "diagonal-5d", "precision-5d", "mixture-2d")
@@ -37,6 +38,18 @@ def test_compiles_without_breaks(family):
         assert (mine is None) == (other is None)
         if mine is not None:
             torch.testing.assert_close(mine, other)
+
+
+@pytest.mark.graph
+def test_weights_that_a_batch_shares_compile():
+    t = torch.tensor([0.1, 0.4])
+
+    def density(logits: Tensor, loc: Tensor) -> Tensor:
+        return Mixture(Categorical(logits=logits, validate_args=False), TruncatedParabola(loc, 0.1)).density(t)
+
+    torch._dynamo.reset()
+    values = torch.tensor([0.2, -0.3]), torch.tensor([[0.0, 1.0], [0.5, 0.3]])
+    torch.testing.assert_close(torch.compile(density, fullgraph=True, backend="eager")(*values), density(*values))
 
 
 @pytest.mark.graph

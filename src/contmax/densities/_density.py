@@ -267,7 +267,8 @@ class Density(Distribution):
         """The density with a larger batch shape, without copying its parameters."""
         new: Self = self._get_checked_instance(type(self), _instance)
         shape = torch.Size(batch_shape)
-        new.__dict__.update(self.__dict__)
+        if new is not self:  # the compiler of torch 2.10 cannot trace `update`
+            new.__dict__.update(self.__dict__)
         for name, event_dims in self._batched.items():
             value = self.__dict__.get(name)
             if isinstance(value, Tensor):

@@ -125,7 +125,7 @@ class Mixture(WeightedSum):
                 "(..., K)."
             )
         try:
-            self.mixture_distribution = mixture_distribution.expand(shape[:-1])
+            self.mixture_distribution = _expanded(mixture_distribution, shape[:-1])
         except RuntimeError:
             raise ValueError(
                 f"weights of batch shape {tuple(mixture_distribution.batch_shape)} do not broadcast to the batch shape "
@@ -161,7 +161,7 @@ class Mixture(WeightedSum):
 
     def _rebind(self) -> None:
         if self.mixture_distribution.batch_shape != self.batch_shape:
-            self.mixture_distribution = self.mixture_distribution.expand(self.batch_shape)
+            self.mixture_distribution = _expanded(self.mixture_distribution, self.batch_shape)
             component = self.component_distribution
             self.component_distribution = component.expand(self.batch_shape + component.batch_shape[-1:])
 
@@ -354,6 +354,12 @@ class Empirical(WeightedSum):
         raise NotImplementedError(
             "a draw is one of the samples and does not depend smoothly on the weights; use sample()."
         )
+
+
+def _expanded(weights: Categorical, batch_shape: Size) -> Categorical:
+    """Weights of a larger batch shape. The compiler of torch 2.10 cannot trace how torch makes the new instance."""
+    larger: Categorical = weights.expand(batch_shape, Categorical.__new__(type(weights)))
+    return larger
 
 
 def _picked(table: Tensor, index: Tensor, event_dims: int = 0) -> Tensor:
