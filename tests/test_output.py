@@ -128,6 +128,16 @@ def test_a_model_that_is_mostly_right_needs_no_more_than_the_best_class():
     assert (contmax.entmax(scores, 1.5, temperature=temperature) > 0).equal(scores > 0)
 
 
+def test_an_example_with_nan_is_in_no_set():
+    """Such sets are empty, so that in the calibration too the example counts as one whose class is missed."""
+    scores, label = torch.randn(100, 5), torch.randint(5, (100,))
+    scores[::20, 2] = torch.nan
+    temperature = conformal_temperature(scores, label, 0.9)
+    covered = prediction_sets(scores, temperature)[torch.arange(100), label]
+    assert not covered[::20].any()
+    assert covered.double().mean() >= 0.9
+
+
 @pytest.mark.parametrize("coverage", [0.8, 0.95])
 def test_sets_hold_the_true_class_as_often_as_they_promise(coverage):
     """Over draws of calibration and test, the coverage is beta-binomial; its mean is ⌈(n+1)c⌉/(n+1)."""
@@ -168,8 +178,9 @@ def test_sets_hold_the_true_class_as_often_as_they_promise(coverage):
         (lambda z, y: conformal_temperature(z, y, 0.5, 1.0), "alpha must be above 1"),
         (
             lambda z, y: conformal_temperature(z, y, 0.5, mask=torch.arange(3) > 2),
-            "the true class is masked in too many",
+            "the true class is masked, or a score is NaN, in too many",
         ),
+        (lambda z, y: conformal_temperature(z * torch.nan, y, 0.5), "or a score is NaN, in too many"),
         (lambda z, y: prediction_sets(z, -1.0), "temperature must be positive; got -1"),
     ],
 )

@@ -231,7 +231,8 @@ def conformal_temperature(
         A float64 scalar for :func:`prediction_sets`, or for ``contmax.entmax(scores, alpha, temperature=…)``.
 
     Raises:
-        ValueError: if there are too few examples to promise this coverage, or too many with an impossible true class.
+        ValueError: if there are too few examples to promise this coverage, or too many with an impossible true class
+            or NaN among the scores.
 
     Example:
         >>> import torch
@@ -253,7 +254,8 @@ def conformal_temperature(
     largest = or_one(ahead.amax(-1, keepdim=True))  # near α = 1 powers of the numbers themselves would overflow
     norm = torch.linalg.vector_norm(ahead / largest, ord=1 / (alpha - 1), dim=-1)
     needed = (alpha - 1) * largest.squeeze(-1) * norm
-    needed = torch.where(own.squeeze(-1) == -torch.inf, torch.inf, needed)[counted]
+    # No set holds a class that is masked, and a row with NaN has an empty set.
+    needed = torch.where(own.squeeze(-1) > -torch.inf, needed, torch.inf)[counted]
     rank = math.ceil((len(needed) + 1) * coverage - 1e-9)
     if rank > len(needed):
         least = math.ceil(coverage / (1 - coverage) - 1e-9)
@@ -261,7 +263,8 @@ def conformal_temperature(
     chosen = needed.kthvalue(rank).values
     if torch.isinf(chosen):
         raise ValueError(
-            f"the true class is masked in too many examples for a coverage of {coverage}. Pass a mask that allows it."
+            f"the true class is masked, or a score is NaN, in too many examples for a coverage of {coverage}. Pass a "
+            "mask that allows it, and finite scores."
         )
     return (chosen * (1 + _MARGIN)).clamp(min=torch.finfo(torch.float32).tiny)
 

@@ -151,4 +151,25 @@ def test_wrong_pages_are_refused():
         KeyPages(key, capacity=10)
     with pytest.raises(ValueError, match="float32"):
         KeyPages(key).append(key.double())
+    with pytest.raises(TypeError, match=r"KeyPages\(key\).* got Tensor|whilst typechecking parameter"):
+        entmax_attention(query, key, value, key_pages=key)
+    with pytest.raises((ValueError, TypeError), match=r"floating-point.*int64|whilst typechecking parameter"):
+        KeyPages(key.long())
+
+
+@pytest.mark.parametrize("count", [290, 299, 301])
+def test_pages_of_fewer_or_more_keys_are_refused(count):
+    """Also where both have as many pages: a key that was never appended may be the one with all the weight."""
+    query, key, value = drawn(1, 310)
+    pages = KeyPages(key[..., :count, :])
+    with pytest.raises(ValueError, match=rf"300 keys.* of {count} keys.* Append new keys"):
+        entmax_attention(query, key[..., :300, :], value[..., :300, :], key_pages=pages)
+
+
+@pytest.mark.parametrize("positions", [[5], [5, 6], [298, 299, 300], [-1, 0, 1], [[5], [6], [7]]])
+def test_keys_that_are_written_need_a_position_each(positions):
+    _, key, _ = drawn(1, 300)
+    pages = KeyPages(key[..., :10, :], capacity=300)
+    with pytest.raises(ValueError, match=r"one for each of 3 keys, from 0 to 299; got"):
+        pages.write(key[..., :3, :], torch.tensor(positions))
     assert contmax.attention.Certificate._fields == ("keys_read", "is_exact")

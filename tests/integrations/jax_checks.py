@@ -155,6 +155,10 @@ def check_mistakes_are_told():
         (ValueError, "temperature must be positive; got -1", lambda: entmax(x, temperature=-1)),
         (ValueError, "alpha of shape (3,) does not fit scores of shape (2, 3)", lambda: entmax(x, np.ones(3))),
         (ValueError, "at least one score along axis -1", lambda: entmax(np.zeros((2, 0)))),
+        (ValueError, "at least one score along axis 5; got shape (2, 3)", lambda: entmax(x, axis=5)),
+        (ValueError, "of shape (2,) or probabilities", lambda: entmax_loss(x, np.array([1]))),
+        (ValueError, "got float64 of shape (3,)", lambda: entmax_loss(jnp.eye(3), jnp.zeros(3))),  # ids as floats
+        (ValueError, "got int32 of shape (2, 3)", lambda: entmax_loss(x, x.astype(np.int32))),
     ):
         with pytest.raises(kind, match=re.escape(words)):
             call()

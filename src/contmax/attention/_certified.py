@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from contmax._backend import Backend
-from contmax._eager import wide_dtype, without_autocast
+from contmax._eager import is_eager_cpu, wide_dtype, without_autocast
 from contmax._typing import Bool, Float, Int
 from contmax.attention._arguments import Inputs
 from contmax.attention._compiled import backend_of_attention, decode_by_pages, is_decoding
@@ -81,14 +81,16 @@ class KeyPages:
     def __init__(self, key: Float[Tensor, "..."], *, size: int = _SIZE, capacity: int | None = None) -> None:
         if size not in _SIZES:
             raise ValueError(f"size counts the keys of a page: 32, 64 or 128; got {size}.")
-        if key.dim() < 3:
-            raise ValueError(f"key must have the shape (*batch, G, L, d); got {tuple(key.shape)}.")
+        if key.dim() < 3 or not key.is_floating_point():
+            raise ValueError(
+                f"key must be floating-point, of shape (*batch, G, L, d); got {key.dtype} of shape {tuple(key.shape)}."
+            )
         if capacity is not None and capacity < key.shape[-2]:
             raise ValueError(
                 f"capacity counts all keys of the cache, of which {key.shape[-2]} are given; got {capacity}."
             )
         self.size = size
-        self._length = 0
+        self._length, self._capacity = 0, capacity
         self._pages = -(-(capacity or 0) // size)
         self._low = key.new_full((*key.shape[:-2], self._pages, key.shape[-1]), torch.inf)
         self._high = torch.full_like(self._low, -torch.inf)
@@ -103,6 +105,11 @@ class KeyPages:
     def high(self) -> Float[Tensor, "..."]:
         """The largest numbers, (*batch, G, pages, d)."""
         return self._high[..., : self._pages, :]
+
+    @property
+    def _count(self) -> int:
+        """The number of keys that the boxes are of: all of a cache of constant size, those so far of one that grows."""
+        return self._length if self._capacity is None else self._capacity
 
     def append(self, key: Float[Tensor, "..."]) -> None:
         """Include keys (*batch, G, n, d) that follow those so far."""
@@ -127,9 +134,18 @@ class KeyPages:
         """Include keys (*batch, G, n, d) that are written at `positions`, (n,), of a cache of constant size.
 
         Where keys are replaced, a box includes the old keys too: bounds stay true, and become wider. No position is
-        read on the host: a CUDA graph may contain the call.
+        read on a GPU: a CUDA graph may contain the call.
         """
         self._check(key)
+        fits = positions.shape == (key.shape[-2],)
+        if fits and is_eager_cpu(positions):
+            fits = bool(((positions >= 0) & (positions < self._count)).all())
+        if not fits:
+            got = positions.tolist() if is_eager_cpu(positions) else f"a tensor of shape {tuple(positions.shape)}"
+            raise ValueError(
+                f"positions of a cache must be one for each of {key.shape[-2]} keys, from 0 to {self._count - 1}; got "
+                f"{got}."
+            )
         page = (positions // self.size).unsqueeze(-1).expand(key.shape)
         self._low.scatter_reduce_(-2, page, key.detach(), "amin")
         self._high.scatter_reduce_(-2, page, key.detach(), "amax")
@@ -192,14 +208,16 @@ def _of_all_keys(inputs: Inputs) -> Certificate:
     return Certificate(keys_read, torch.ones_like(keys_read, dtype=torch.bool))
 
 
-def _check_pages(pages: KeyPages, inputs: Inputs) -> None:
+def _check_pages(pages: object, inputs: Inputs) -> None:
+    if not isinstance(pages, KeyPages):
+        raise TypeError(f"key_pages must be KeyPages(key), boxes around these keys; got {type(pages).__name__}.")
     key = inputs.key
     needed = (*key.shape[:-2], -(-key.shape[-2] // pages.size), key.shape[-1])
-    if pages.low.shape != needed or pages.low.device != key.device:
+    if pages.low.shape != needed or pages.low.device != key.device or pages._count != key.shape[-2]:
         raise ValueError(
-            f"key_pages must hold boxes {needed} of these keys, on {key.device}; got {tuple(pages.low.shape)} on "
-            f"{pages.low.device}. Append new keys to the pages as the "
-            "cache grows: pages.append(key[..., -1:, :])."
+            f"key_pages must hold boxes {needed} of these {key.shape[-2]} keys, on {key.device}; got "
+            f"{tuple(pages.low.shape)} of {pages._count} keys, on {pages.low.device}. Append new keys to the pages as "
+            "the cache grows: pages.append(key[..., -1:, :])."
         )
 
 

@@ -20,11 +20,11 @@ _STEPS, _STEPS_BEYOND_TWO = 14, 10  # until Newton's method has converged, for �
 
 def entmax(
     scores: ArrayLike,
-    alpha: float | ArrayLike = 1.5,
+    alpha: ArrayLike = 1.5,
     axis: int = -1,
     *,
     mask: ArrayLike | None = None,
-    temperature: float | ArrayLike = 1.0,
+    temperature: ArrayLike = 1.0,
 ) -> Array:
     r"""α-entmax for JAX: softmax at α = 1, sparser as α grows, sparsemax at α = 2; as :func:`contmax.entmax`.
 
@@ -59,7 +59,7 @@ def entmax(
 
 
 def sparsemax(
-    scores: ArrayLike, axis: int = -1, *, mask: ArrayLike | None = None, temperature: float | ArrayLike = 1.0
+    scores: ArrayLike, axis: int = -1, *, mask: ArrayLike | None = None, temperature: ArrayLike = 1.0
 ) -> Array:
     """Euclidean projection of the scores onto the simplex: :func:`entmax` at α = 2, with the same arguments.
 
@@ -73,12 +73,7 @@ def sparsemax(
 
 
 def entmax_loss(
-    scores: ArrayLike,
-    target: ArrayLike,
-    alpha: float | ArrayLike = 1.5,
-    axis: int = -1,
-    *,
-    mask: ArrayLike | None = None,
+    scores: ArrayLike, target: ArrayLike, alpha: ArrayLike = 1.5, axis: int = -1, *, mask: ArrayLike | None = None
 ) -> Array:
     r"""The Fenchel–Young loss of α-entmax for JAX, one number per example: cross-entropy at α = 1.
 
@@ -103,8 +98,13 @@ def entmax_loss(
     """
     z, index, method = _checked("entmax_loss", scores, alpha, axis, mask)
     z, y = _below_maximum(z), jnp.asarray(target)  # keeps the digits of the losses where logits are large
-    finite, negentropy = jnp.where(z == -jnp.inf, 0, z), 0.0
-    if jnp.issubdtype(y.dtype, jnp.floating):
+    finite, negentropy, is_soft = jnp.where(z == -jnp.inf, 0, z), 0.0, jnp.issubdtype(y.dtype, jnp.floating)
+    if y.shape != (jnp.shape(scores) if is_soft else z.shape[:-1]):
+        raise ValueError(
+            f"target must be class ids (integers) of shape {z.shape[:-1]} or probabilities (floating-point) of shape "
+            f"{jnp.shape(scores)}; got {y.dtype} of shape {y.shape}. Pass axis= if the classes do not stand last."
+        )
+    if is_soft:
         y = jnp.moveaxis(y, axis, -1).astype(z.dtype)
         y = y / _or_one(jax.lax.stop_gradient(y.sum(-1, keepdims=True)))
         negentropy, linear = _negentropy(y, index), (y * finite).sum(-1)
@@ -118,13 +118,13 @@ def entmax_loss(
 
 
 def _checked(
-    name: str, scores: ArrayLike, alpha: float | ArrayLike, axis: int, mask: ArrayLike | None
+    name: str, scores: ArrayLike, alpha: ArrayLike, axis: int, mask: ArrayLike | None
 ) -> tuple[Array, Array, str]:
     """Scores in at least float32 and −inf where masked, α with size 1, both along the last axis; the method for α."""
     x, allowed = jnp.asarray(scores), jnp.asarray(True if mask is None else mask)
     if not jnp.issubdtype(x.dtype, jnp.floating):
         raise TypeError(f"{name} takes real floating-point scores; got {x.dtype}. Pass scores.astype(jnp.float32).")
-    if x.ndim == 0 or x.shape[axis] == 0:
+    if not -x.ndim <= axis < x.ndim or x.shape[axis] == 0:
         raise ValueError(f"{name} needs at least one score along axis {axis}; got shape {x.shape}. Skip such inputs.")
     if allowed.dtype != jnp.bool_:
         raise TypeError(f"mask must be boolean, True = may be attended; got {allowed.dtype}. Pass mask.astype(bool).")
