@@ -20,16 +20,16 @@ from triton.runtime import interpreter
 _BLOCKS: dict[tuple, tuple] = {}
 _SHAPES: dict[str, tuple] = {}
 _NUMPY_TYPES: dict[str, Any] = {}
-# The types of two operands, and those in which they are computed with.
+# Two operands, by the names of their types or as constants, and what they are made into.
+_CHECKED: dict[tuple, tuple] = {}
 _BROADCAST: dict[tuple, tuple] = {}
-_COMPUTED: dict[tuple, Any] = {}
 
 
 def make_quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Replace parts of the interpreter until the test is over."""
     _patch_the_language_once(monkeypatch)
     _make_types_once(monkeypatch)
-    _find_types_of_results_once(monkeypatch)
+    _find_types_of_operands_once(monkeypatch)
     _reduce_side_by_side(monkeypatch)
     # Otherwise every sum of integers is computed again in 64 bits, for an assertion that only debugging evaluates.
     builder = interpreter.interpreter_builder
@@ -89,21 +89,38 @@ def _make_types_once(monkeypatch: pytest.MonkeyPatch) -> None:
             known = _NUMPY_TYPES[triton_type.name] = numpy_type(triton_type)
         return known
 
-    cast = TritonSemantic.cast
-
-    def cast_if_types_differ(self, input, dst_ty, fp_downcast_rounding=None):
-        same = input.type.scalar is dst_ty.scalar
-        return input if same else cast(self, input, dst_ty, fp_downcast_rounding)
-
-    monkeypatch.setattr(TritonSemantic, "cast", cast_if_types_differ)
     monkeypatch.setattr(core.block_type, "__init__", remembered)
     monkeypatch.setattr(core.tensor, "__init__", remembered_tensor)
     monkeypatch.setattr(interpreter, "_get_np_dtype", remembered_numpy_type)
 
 
-def _find_types_of_results_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Remember which types two operands are made into, by the names of their own."""
-    broadcast, computed = TritonSemantic.broadcast_impl_value, TritonSemantic.computation_type_impl
+def _find_types_of_operands_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Remember the types that two operands are made into, by the names of their own, and constants as tensors."""
+    check, broadcast = TritonSemantic.binary_op_type_checking_impl, TritonSemantic.broadcast_impl_value
+
+    def made(given, result, tensor):
+        """The tensor of a constant; of any other operand the type that it gets, and whether its numbers are cast."""
+        is_tensor = type(given) is tensor
+        return None if is_tensor else result, result.type, is_tensor and given.type.scalar is not result.type.scalar
+
+    def remembered_check(self, lhs, rhs, *options):
+        tensor = self.tensor
+        left = lhs.type.name if type(lhs) is tensor else (type(lhs), lhs)
+        right = rhs.type.name if type(rhs) is tensor else (type(rhs), rhs)
+        known = _CHECKED.get((left, right, options))
+        if known is None:
+            results = check(self, lhs, rhs, *options)
+            _CHECKED[left, right, options] = made(lhs, results[0], tensor), made(rhs, results[1], tensor)
+            return results
+        # The numbers stay as few as they are: the operation of NumPy that computes with both repeats them.
+        (first, kind, is_cast), (second, other, other_is_cast) = known
+        if first is None:
+            first = self.cast(lhs, kind.scalar) if is_cast else lhs
+            first = first if first.type is kind else tensor(first.handle, kind)
+        if second is None:
+            second = self.cast(rhs, other.scalar) if other_is_cast else rhs
+            second = second if second.type is other else tensor(second.handle, other)
+        return first, second
 
     def widened(self, operand, kind):
         if operand.type.name == kind.name:
@@ -123,15 +140,8 @@ def _find_types_of_results_once(monkeypatch: pytest.MonkeyPatch) -> None:
             return lhs, rhs
         return widened(self, lhs, kinds[0]), widened(self, rhs, kinds[1])
 
-    def remembered_type(self, a, a_is_scalar, b, b_is_scalar, div_or_mod):
-        key = a.name, a_is_scalar, b.name, b_is_scalar, div_or_mod
-        known = _COMPUTED.get(key)
-        if known is None:
-            known = _COMPUTED[key] = computed(self, a, a_is_scalar, b, b_is_scalar, div_or_mod)
-        return known
-
+    monkeypatch.setattr(TritonSemantic, "binary_op_type_checking_impl", remembered_check)
     monkeypatch.setattr(TritonSemantic, "broadcast_impl_value", remembered_broadcast)
-    monkeypatch.setattr(TritonSemantic, "computation_type_impl", remembered_type)
 
 
 def _reduce_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
