@@ -110,9 +110,10 @@ class Run:
         """Settings that differ from the recipe the run was begun with and change its results.
 
         Data may move, so that only the names of its paths count. The section search and the interval of checkpoints
-        change no result.
+        change no result. Settings by which a run may become longer come last.
         """
-        return [f"{key}: {begun}, now {now}" for key, (begun, now) in self._changes(recipe).items()]
+        changes = sorted(self._changes(recipe).items(), key=lambda change: change[0] in _EXTENT)
+        return [f"{key}: {begun}, now {now}" for key, (begun, now) in changes]
 
     def _changes(self, recipe: Recipe) -> dict[str, tuple[Any, Any]]:
         """Setting → what it was when the run was begun, and what it is now, where it changes the results."""

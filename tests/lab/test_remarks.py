@@ -102,6 +102,15 @@ def test_other_units_are_noted(tmp_path, part):
         assert noted.startswith(says), noted
 
 
+def test_nothing_is_noted_of_a_value_that_does_not_vary_in_validation(tmp_path):
+    """Other units do not make a channel constant: a device that is always on, an event too rare for the few."""
+    for column, rows in (("pulse", 1), ("age", 6)):  # a static column has one value in the six rows of a series
+        lines, validation = (changed(clinic(seed=seed), column, lambda row: "7.3") for seed in (0, 1))
+        rare = [line.replace(",7.3,", ",7.4,") if number <= rows else line for number, line in enumerate(lines)]
+        for train in (lines, rare):
+            assert remarks(tmp_path, train, validation=table(tmp_path, validation, "v.csv")) == []
+
+
 def test_a_channel_that_is_static_is_noted(tmp_path):
     data = SeriesData(train=table(tmp_path, changed(clinic(), "ward", lambda row: row[0])), static=["age"])
     (noted,) = SERIES.load(data, 0).info["remarks"]

@@ -111,7 +111,9 @@ def is_elsewhere(standardised: Tensor) -> bool:
         (False, True)
     """
     spread = float(standardised.std(correction=0))
-    narrow = len(standardised) >= _ENOUGH and spread < 1 / _WIDER
+    # Other units do not make values equal: a device may be always on, an event too rare for this part.
+    varies = bool(standardised.min() < standardised.max())
+    narrow = len(standardised) >= _ENOUGH and varies and spread < 1 / _WIDER
     return abs(float(standardised.mean())) > _FAR or spread > _WIDER or narrow
 
 
