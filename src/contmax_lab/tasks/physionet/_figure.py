@@ -6,12 +6,12 @@ from typing import Any, cast
 import torch
 
 import contmax
+from contmax_lab.channels import HOURS, Intervals, hours_of
 from contmax_lab.contract import Figure, TrainedRun
 from contmax_lab.drawing import Theme
 from contmax_lab.packages import require
-from contmax_lab.tasks.physionet._intervals import Intervals
-from contmax_lab.tasks.physionet._reading import HOURS, VARIABLES
-from contmax_lab.tasks.physionet._stays import Stays, hours_of
+from contmax_lab.tasks.physionet._reading import VARIABLES
+from contmax_lab.tasks.physionet._stays import Stays
 
 # How many variables are drawn, and how many intervals of each.
 _MOST, _INTERVALS = 5, 2

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from contmax_lab.channels import HOURS
 from contmax_lab.errors import LabError
 from contmax_lab.files import fingerprint, prepared_folder
 from contmax_lab.tasks.physionet import PhysionetData
@@ -27,7 +28,6 @@ VARIABLES = (
 )
 _NUMBER = {name: place for place, name in enumerate(VARIABLES)}
 _TIME = re.compile(r"(\d\d):([0-5]\d)")
-HOURS = 48.0
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,41 +9,18 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
-import contmax
+from contmax_lab.channels import HOURS, Sizes, basis_of, padded, signals, spans, warped, weights_and_intensity
 from contmax_lab.contract import Batch, Splits
 from contmax_lab.data import held_out_share, limited, shuffled
 from contmax_lab.errors import LabError
 from contmax_lab.tasks.physionet import PhysionetData
-from contmax_lab.tasks.physionet._reading import HOURS, STATIC, VARIABLES, Records, prepared, read
+from contmax_lab.tasks.physionet._reading import STATIC, VARIABLES, Records, prepared, read
 
 FOLDS = 5
 # Values are clamped to these quantiles of the training observations, numbers of summaries to ±_LARGEST deviations.
 _QUANTILES = (0.005, 0.995)
 _LARGEST = 5.0
-# A signal has CHANNELS channels: the value, and its excess above and below _HINGE standard deviations. The intensity is
-# one more.
-_HINGE = 0.5
-CHANNELS = 3
-# Sequences are fitted in groups by length: up to 1 observation, up to 2, and so on. No stay has more than the last.
-_TOGETHER = (1, 2, 4, 8, 16, 32, 64, 128, 4096)
-_ROWS = 4096
-
-
-def warped(hours: Tensor) -> Tensor:
-    """Hours before the last observation as a position in [0, 1]; the last hours take most of it.
-
-    Example:
-        >>> warped(torch.tensor([0.0, 6.0, 48.0]))
-        tensor([0.0000, 0.5000, 1.0000])
-    """
-    return torch.log1p(hours) / math.log1p(HOURS)
-
-
-def hours_of(position: Tensor) -> Tensor:
-    """The inverse of `warped`, inside of the 48 hours."""
-    return torch.expm1(position.clamp(0, 1) * math.log1p(HOURS))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -248,15 +224,10 @@ class Stays:
             known: ridge weights (N, K) and intensities (B, C, K), where they have been computed.
         """
         values = scale.values(cohort)
-        signals = torch.zeros(0)
+        fitted = torch.zeros(0)
         if data.layout == "signals":
-            weights, intensity = weights_and_intensity(cohort, data) if known is None else known
-            hinges = values, (values - _HINGE).relu(), (-values - _HINGE).relu()
-            fits = [weights.new_zeros(intensity.flatten(0, 1).shape) for _ in hinges]
-            for fit, hinge in zip(fits, hinges, strict=True):
-                fit.index_add_(0, cohort.group, weights * hinge.unsqueeze(-1))
-            signals = torch.stack([*(fit.view(intensity.shape) for fit in fits), intensity], -1)
-        return cls(cohort, scale, values, scale.summary(cohort, values), signals, is_test, data)
+            fitted = signals(values, cohort.group, *(_fits(cohort, data) if known is None else known))
+        return cls(cohort, scale, values, scale.summary(cohort, values), fitted, is_test, data)
 
     @property
     def shows_observations(self) -> bool:
@@ -280,14 +251,13 @@ class Stays:
         hours = own.minutes / 60
         columns = {
             "values": self.values[places],
-            "before": own.before,
+            "position": own.before,
             "hours": hours,
-            "span": spans(own),
-            "variable": own.variable,
+            "span": spans(own.before, own.group),
+            "channel": own.variable,
             "mask": torch.ones(len(places), dtype=torch.bool),
         }
-        padded = {name: _padded(column, lengths) for name, column in columns.items()}
-        return {**batch, **padded}
+        return {**batch, **{name: padded(column, lengths) for name, column in columns.items()}}
 
     def without(self, indices: Tensor, dropped: Tensor) -> "Stays":
         """Some stays without some observations; summaries and signals are computed again.
@@ -302,67 +272,15 @@ class Stays:
         return Stays.of(own.without(gone), self.scale, self.data, is_test=self.is_test)
 
 
-def _padded(column: Tensor, lengths: Sequence[int]) -> Tensor:
-    rows: Tensor = pad_sequence(list(column.split(list(lengths))), batch_first=True)
-    # A network needs at least one column, even if no stay of the batch was observed.
-    return rows if rows.shape[1] else rows.new_zeros(len(lengths), 1)
-
-
-def spans(cohort: Cohort) -> Tensor:
-    """The length of the position axis that each observation stands for, between the midpoints to its neighbours, (N,).
-
-    The first observation of a variable reaches as far into its past as into its future, and so does the last.
-
-    Example:
-        >>> counts = torch.zeros(1, len(VARIABLES), dtype=torch.int64)
-        >>> counts[0, 3] = 3
-        >>> times = torch.tensor([0.0, 60.0, 120.0])
-        >>> spans(Cohort(torch.zeros(1), torch.zeros(1, 4), counts, times, times))
-        tensor([0.1042, 0.1411, 0.1781])
-    """
-    before, group = cohort.before, cohort.group
-    if len(before) < 2:
-        return torch.ones_like(before)
-    gaps = before[:-1] - before[1:]
-    inside = group[:-1] == group[1:]
-    empty = gaps.new_full((1,), torch.nan)
-    left = torch.cat([empty, torch.where(inside, gaps, torch.nan)])
-    right = torch.cat([torch.where(inside, gaps, torch.nan), empty])
-    both = torch.stack([torch.where(left.isnan(), right, left), torch.where(right.isnan(), left, right)])
-    # The only observation of a variable stands for the whole axis.
-    return both.mean(0).nan_to_num(1.0).clamp(min=1e-3)
-
-
-def weights_and_intensity(cohort: Cohort, data: PhysionetData) -> tuple[Tensor, Tensor]:
-    """Ridge weights of all observations, (N, K), and the coefficients of intensities, (B, C, K)."""
-    basis = basis_of(data)
-    counts, ends = cohort.counts.flatten(), cohort.ends.flatten()
-    weights = torch.zeros(len(cohort.values), basis.num_functions)
-    intensity = torch.zeros(len(counts), basis.num_functions)
-    for low, high in zip((0, *_TOGETHER), _TOGETHER, strict=False):
-        chosen = ((counts > low) & (counts <= high)).nonzero().squeeze(-1)
-        for some in chosen.split(max(1, _ROWS * 16 // high)) if len(chosen) else ():
-            steps = torch.arange(int(counts[some].max()))
-            mask = steps < counts[some].unsqueeze(-1)
-            places = torch.where(mask, (ends - counts)[some].unsqueeze(-1) + steps, 0)
-            positions = cohort.before[places]
-            fitted = contmax.signal.ridge_weights(positions, basis, mask=mask, penalty=data.penalty)
-            weights[places[mask]] = fitted[mask]
-            intensity[some] = contmax.fit_intensity(positions, basis, mask=mask, penalty=0.1).coefficients.squeeze(-1)
-    return weights, intensity.view(*cohort.counts.shape, -1)
-
-
-@functools.lru_cache(maxsize=4)
-def basis_of(data: PhysionetData) -> contmax.basis.GaussianBasis:
-    """The functions of a signal over positions in [0, 1]."""
-    return contmax.basis.GaussianBasis.linspace(data.functions, scale=0.85 / max(data.functions - 1, 1))
-
-
 @functools.lru_cache(maxsize=2)
 def _known(folder: Path, data: PhysionetData) -> tuple[Cohort, tuple[Tensor, Tensor] | None]:
     """All stays, and the ridge weights and intensities of their signals, which do not depend on the split."""
     cohort = Cohort.of(read(folder))
-    return cohort, weights_and_intensity(cohort, data) if data.layout == "signals" else None
+    return cohort, _fits(cohort, data) if data.layout == "signals" else None
+
+
+def _fits(cohort: Cohort, data: PhysionetData) -> tuple[Tensor, Tensor]:
+    return weights_and_intensity(cohort.before, cohort.counts, basis_of(data.functions), data.penalty)
 
 
 @functools.lru_cache(maxsize=2)
@@ -388,7 +306,8 @@ def load(data: PhysionetData) -> Splits:
         fits = None if known is None else (known[0][observations], known[1][own])
         parts.append(Stays.of(part, scale, data, is_test=place == 2, known=fits))
     died = [f"{float(part.cohort.died.float().mean()):.1%}" for part in parts]
-    info = {"numbers": parts[0].summary.shape[-1], "died": tuple(died), "data": data, "stays": parts}
+    sizes = Sizes(len(VARIABLES), parts[0].summary.shape[-1], STATIC_NUMBERS)
+    info = {"sizes": sizes, "died": tuple(died), "data": data, "stays": parts}
     train, valid, test = parts
     return Splits(train, valid, test, info)
 

@@ -7,21 +7,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from contmax_lab.channels import Boosting, Intervals, LinearStart, basis_of, network_of, paces
 from contmax_lab.contract import Batch, Batches, Figure, ParameterGroup, Splits, Table, Task, TrainedRun, seedless
 from contmax_lab.deletion import random_words
 from contmax_lab.labelled import rank_areas
-from contmax_lab.tasks.physionet import SETTINGS, PhysionetData, PhysionetModel
-from contmax_lab.tasks.physionet._boosting import Boosting
+from contmax_lab.settings import ChannelsModel
+from contmax_lab.tasks.physionet import SETTINGS, PhysionetData
 from contmax_lab.tasks.physionet._figure import picture
-from contmax_lab.tasks.physionet._intervals import Intervals
 from contmax_lab.tasks.physionet._reading import prepared
-from contmax_lab.tasks.physionet._recurrent import GruD, Mtan
-from contmax_lab.tasks.physionet._start import LinearStart, Logistic
 from contmax_lab.tasks.physionet._stays import Stays, load
 from contmax_lab.tasks.physionet._table import PHYSIONET
 
-# The linear part, which is solved for before the training, has a tenth of the learning rate.
-_PACE_OF_START = 0.1
 # Share of the observations of a stay that the deletion test deletes.
 _DELETED = 0.2
 _TOGETHER = 512
@@ -41,16 +37,11 @@ class Physionet(Task, settings=SETTINGS):
         size = sum(path.stat().st_size for path in folder.iterdir())
         return f"{folder} has all that a training needs, {size / 1e6:.1f} MB; pass it as --data.path, on any machine"
 
-    def build(self, model: PhysionetModel, splits: Splits) -> nn.Module:
+    def build(self, model: ChannelsModel, splits: Splits) -> nn.Module:
         """The network that the settings name."""
-        if model.kind == "intervals":
-            return Intervals(model, splits.info["data"], splits.info["numbers"])
-        if model.kind == "logistic":
-            return Logistic(splits.info["numbers"])
-        kinds = {"boosting": Boosting, "gru-d": GruD, "mtan": Mtan}
-        return kinds[model.kind](model)
+        return network_of(model, basis_of(splits.info["data"].functions), splits.info["sizes"])
 
-    def initialise(self, network: nn.Module, data: PhysionetData, model: PhysionetModel) -> None:
+    def initialise(self, network: nn.Module, data: PhysionetData, model: ChannelsModel) -> None:
         """Solve for the linear part, or grow the trees, on the training stays."""
         train, valid, _ = load(data).info["stays"]
         died = train.cohort.died.float()
@@ -83,16 +74,8 @@ class Physionet(Task, settings=SETTINGS):
         return losses, torch.ones_like(losses)
 
     def parameter_groups(self, network: nn.Module) -> Sequence[ParameterGroup]:
-        """Three groups: the linear part and the places of intervals, without weight decay, and the other parameters."""
-        named = dict(network.named_parameters())
-        start = [name for name in named if name.startswith("skip.")]
-        places = [name for name in named if name in ("location", "log_scale", "index.alpha_logit")]
-        rest = [named[name] for name in named if name not in (*start, *places)]
-        return (
-            ParameterGroup([named[name] for name in start], learning_rate=_PACE_OF_START, weight_decay=0.0),
-            ParameterGroup([named[name] for name in places], weight_decay=0.0),
-            ParameterGroup(rest),
-        )
+        """Those of the networks for channels."""
+        return paces(network)
 
     def measures(self, output: Tensor, batch: Batch) -> dict[str, Tensor]:
         """Logits and deaths, from which `summarise` computes the areas under the curves."""
