@@ -23,6 +23,11 @@ TASK, TABLE = find_table("irregular")
 SMALL = ["--model.hidden_dim=4", "--model.leaves=3", "--training.epochs=1", "--training.batch_size=0"]
 
 
+@pytest.fixture(autouse=True)
+def few_trees(monkeypatch):
+    monkeypatch.setattr("contmax_lab.channels._boosting.TREES", 20)
+
+
 def vowels(**changed):
     return load(IrregularData(**changed))
 
@@ -118,7 +123,7 @@ def test_several_classes_are_those_of_scikit_learn():
     torch.testing.assert_close(ours, torch.from_numpy(theirs.predict_proba(inputs.numpy())), atol=1e-5, rtol=0)
     trees = Boosting(ChannelsModel(leaves=3), Sizes(channels=1, numbers=4, static=1, outputs=3))
     trees.fit((inputs, labels), (inputs, labels), 0)
-    grown = (trees.value != 0).any(-1).view(300, 3).any(-1).sum()
+    grown = (trees.value != 0).any(-1).view(20, 3).any(-1).sum()
     theirs = HistGradientBoostingClassifier(
         learning_rate=0.05,
         max_leaf_nodes=3,
@@ -173,6 +178,10 @@ def test_a_long_table_of_a_user(tmp_path, capsys):
     said = capsys.readouterr().out
     assert said.startswith("well (")
     assert "attended: " in said
+    main(["export", str(tmp_path / "run"), "--into", str(tmp_path / "model")])
+    capsys.readouterr()
+    main(["predict", "--model", str(tmp_path / "model"), str(tmp_path / "one.csv")])
+    assert capsys.readouterr().out == said
     numbers = f"--data.train={tmp_path / 'vitals.csv'}", "--data.label=age", "--data.target=number"
     recipe = load_recipe("irregular", numbers)
     splits = recipe.load()

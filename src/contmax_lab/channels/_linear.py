@@ -94,7 +94,8 @@ def logistic_regression(features: Tensor, labels: Tensor, ridge: float, outputs:
             for row in spread.unbind(-2)
         ]
         curvature = torch.cat(blocks) + penalty.repeat(outputs).diag()
-        step = torch.linalg.solve(curvature, gradient.mT.flatten()).view(outputs, -1).mT
+        factor = torch.linalg.cholesky(curvature)
+        step = torch.cholesky_solve(gradient.mT.flatten().unsqueeze(-1), factor).view(outputs, -1).mT
         # Far from the solution a Newton step may be too long: shorten steps that change a weight by more than 4.
         solution = solution - step * min(1.0, 4.0 / float(step.abs().max().clamp(min=1e-12)))
         if float(step.abs().max()) < _DONE:

@@ -5,7 +5,6 @@ series · C + channel.
 """
 
 import dataclasses
-import functools
 import math
 from collections.abc import Sequence
 
@@ -20,9 +19,9 @@ HOURS = 48.0
 # one more.
 _HINGE = 0.5
 CHANNELS = 3
-# Sequences are fitted in groups by length: up to 1 observation, up to 2, and so on.
+# Sequences are fitted in groups by length: up to 1 observation, up to 2, and so on. Few short ones are one group.
 _TOGETHER = (1, 2, 4, 8, 16, 32, 64, 128, 4096, 2**62)
-_ROWS = 4096
+_ROWS, _FEW = 4096, 2**16
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +56,6 @@ def hours_of(position: Tensor) -> Tensor:
     return torch.expm1(position.clamp(0, 1) * math.log1p(HOURS))
 
 
-@functools.lru_cache(maxsize=4)
 def basis_of(functions: int) -> contmax.basis.GaussianBasis:
     """The functions of a signal over positions in [0, 1]."""
     return contmax.basis.GaussianBasis.linspace(functions, scale=0.85 / max(functions - 1, 1))
@@ -102,7 +100,9 @@ def weights_and_intensity(
     flat, ends = counts.flatten(), counts.flatten().cumsum(0)
     weights = position.new_zeros(len(position), basis.num_functions)
     intensity = position.new_zeros(len(flat), basis.num_functions)
-    for low, high in zip((0, *_TOGETHER), _TOGETHER, strict=False):
+    most = int(flat.max()) if len(flat) else 0
+    bounds = _TOGETHER if len(flat) * most > _FEW else (max(most, 1),)
+    for low, high in zip((0, *bounds), bounds, strict=False):
         chosen = ((flat > low) & (flat <= high)).nonzero().squeeze(-1)
         for some in chosen.split(max(1, _ROWS * 16 // high)) if len(chosen) else ():
             steps = torch.arange(int(flat[some].max()), device=flat.device)

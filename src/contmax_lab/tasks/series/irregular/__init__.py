@@ -11,7 +11,7 @@ from typing import Literal
 from jsonargparse.typing import ClosedUnitInterval, PositiveFloat
 
 from contmax_lab.contract import Settings
-from contmax_lab.settings import ChannelsModel
+from contmax_lab.settings import ChannelsModel, UpTo10000
 from contmax_lab.tasks.series import SeriesData, SeriesModel
 
 
@@ -44,7 +44,7 @@ class IrregularModel(ChannelsModel, SeriesModel):
 
     reads: Literal["channels", "frames"] = "channels"
     time: Literal["whole", "last"] = "whole"
-    functions: int = 8
+    functions: UpTo10000 = 8
     penalty: PositiveFloat = 0.3
 
 
