@@ -6,7 +6,6 @@ series · C + channel.
 
 import dataclasses
 import math
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -130,7 +129,25 @@ def signals(values: Tensor, group: Tensor, weights: Tensor, intensity: Tensor) -
     return torch.stack([*(fit.view(intensity.shape) for fit in fits), intensity], -1)
 
 
-def padded(column: Tensor, lengths: Sequence[int]) -> Tensor:
-    """Numbers of observations, (N,), as a row for each series, padded with 0 to the longest; at least one column."""
-    rows: Tensor = pad_sequence(list(column.split(list(lengths))), batch_first=True)
-    return rows if rows.shape[1] else rows.new_zeros(len(lengths), 1)
+def observations(values: Tensor, position: Tensor, hours: Tensor, group: Tensor, counts: Tensor) -> dict[str, Tensor]:
+    """Single observations as the networks take them: a row for each series, padded with 0 to the longest, (B, L).
+
+    Args:
+        values: scaled, (N,).
+        position: in [0, 1], (N,).
+        hours: since the beginning of the series, (N,).
+        group: index of the sequence of each, (N,).
+        counts: numbers of observations of each sequence, (B, C).
+    """
+    columns = {
+        "values": values,
+        "position": position,
+        "hours": hours,
+        "span": spans(position, group),
+        "channel": group % counts.shape[-1],
+        "mask": torch.ones_like(group, dtype=torch.bool),
+    }
+    lengths = counts.sum(-1).tolist()
+    rows = {name: pad_sequence(list(own.split(lengths)), batch_first=True) for name, own in columns.items()}
+    # A network needs at least one column, even if nothing was observed.
+    return {name: own if own.shape[1] else own.new_zeros(len(lengths), 1) for name, own in rows.items()}

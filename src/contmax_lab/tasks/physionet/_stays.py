@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from contmax_lab.channels import HOURS, Sizes, basis_of, padded, signals, spans, warped, weights_and_intensity
+from contmax_lab.channels import HOURS, Sizes, basis_of, observations, signals, warped, weights_and_intensity
 from contmax_lab.contract import Batch, Splits
 from contmax_lab.data import held_out_share, limited, shuffled
 from contmax_lab.errors import LabError
@@ -247,17 +247,7 @@ class Stays:
         if not self.shows_observations:
             return batch
         own, places = self.cohort.part(stays)
-        lengths = own.counts.sum(-1).tolist()
-        hours = own.minutes / 60
-        columns = {
-            "values": self.values[places],
-            "position": own.before,
-            "hours": hours,
-            "span": spans(own.before, own.group),
-            "channel": own.variable,
-            "mask": torch.ones(len(places), dtype=torch.bool),
-        }
-        return {**batch, **{name: padded(column, lengths) for name, column in columns.items()}}
+        return {**batch, **observations(self.values[places], own.before, own.minutes / 60, own.group, own.counts)}
 
     def without(self, indices: Tensor, dropped: Tensor) -> "Stays":
         """Some stays without some observations; summaries and signals are computed again.

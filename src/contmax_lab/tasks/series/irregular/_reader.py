@@ -14,9 +14,8 @@ from contmax_lab.channels import (
     Sizes,
     basis_of,
     network_of,
-    padded,
+    observations,
     signals,
-    spans,
     warped,
     weights_and_intensity,
 )
@@ -115,16 +114,7 @@ class ChannelsReader(KnowsItsData):
         if isinstance(self.network, Intervals) and self.model.weighing == "continuous":
             fits = weights_and_intensity(position, counts, self.basis, self.model.penalty)
             found["signals"] = signals(values, group, *fits)
-        columns = {
-            "values": values,
-            "position": position,
-            "hours": hours,
-            "span": spans(position, group),
-            "channel": group % counts.shape[-1],
-            "mask": torch.ones_like(group, dtype=torch.bool),
-        }
-        lengths = counts.sum(-1).tolist()
-        return {**found, **{name: padded(column, lengths) for name, column in columns.items()}}
+        return {**found, **observations(values, position, hours, group, counts)}
 
     def forward(self, batch: Batch) -> Answer:
         """Answers to series, as those of the task series; the weight of a time is that of its observations together."""
