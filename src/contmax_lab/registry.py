@@ -32,6 +32,7 @@ SHIPPED = {
     "documents": "documents",
     "images": "images",
     "intervals": "intervals",
+    "irregular": "series/irregular",
     "language": "documents/language",
     "minilm": "minilm",
     "physionet": "physionet",

@@ -12,12 +12,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from jsonargparse import ArgumentError, ArgumentParser
-from jsonargparse.typing import NonNegativeInt, OpenUnitInterval, PositiveFloat, restricted_number_type
+from jsonargparse.typing import (
+    ClosedUnitInterval,
+    NonNegativeInt,
+    OpenUnitInterval,
+    PositiveFloat,
+    PositiveInt,
+    restricted_number_type,
+)
 
 from contmax_lab.errors import LabError, nearest
 
 AttentionKind = Literal["discrete", "continuous", "combined"]
 Target = Literal["class", "number"]
+Kind = Literal["logistic", "boosting", "gru-d", "mtan", "intervals"]
+Weighing = Literal["continuous", "kernel", "kernel-dt", "scores"]
 if TYPE_CHECKING:
     UpTo100 = int
     UpTo10000 = int
@@ -67,6 +76,40 @@ class AttentionModel:
     alpha: PositiveFloat = 2.0
     learn_alpha: bool = False
     heads: UpTo100 = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class ChannelsModel:
+    """A network for series whose channels are observed at times of their own.
+
+    Args:
+        kind: logistic and boosting see the last value of each channel, its count and the time since; gru-d and mtan
+            are recurrent and attending baselines; intervals = attention to learned intervals of each channel.
+        weighing: of intervals: continuous = the mean of a signal under a density; kernel = weights of single
+            observations by a Gaussian of their time; kernel-dt = these times the span that each stands for; scores =
+            weights by a small network of value and time.
+        alpha: of the densities: 1 = Gaussian, 2 = truncated parabola; of the weights by scores 1 = softmax.
+        learn_alpha: learn alpha, between 1 and 2, for each channel and interval; it begins at the value of alpha.
+        heads: intervals of each channel.
+        hidden_dim: channels of the recurrent or hidden layers.
+        dropout: share of the inputs of the decision that is set to 0 in training.
+        ridge: L2 penalty of the logistic regression that is solved first, per series.
+        rate: of boosting: how much of each tree is added.
+        leaves: of boosting: leaves of a tree.
+        least_in_leaf: of boosting: training series in a leaf, at least.
+    """
+
+    kind: Kind = "intervals"
+    weighing: Weighing = "continuous"
+    alpha: PositiveFloat = 2.0
+    learn_alpha: bool = False
+    heads: UpTo100 = 3
+    hidden_dim: PositiveInt = 64
+    dropout: ClosedUnitInterval = 0.4
+    ridge: PositiveFloat = 0.02
+    rate: PositiveFloat = 0.05
+    leaves: PositiveInt = 8
+    least_in_leaf: PositiveInt = 20
 
 
 _OF_KEY = re.compile(r'Parser key "(?P<key>[\w.]+)": (?P<text>.*)', re.DOTALL)

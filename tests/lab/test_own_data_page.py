@@ -74,10 +74,10 @@ def test_every_command_of_the_page_works(inside, contmax):
         assert (code, errors if command != "search" else []) == (0, []), line
         said[command] = [*said.get(command, []), printed]
     assert {name: len(answers) for name, answers in said.items()} == {
-        "train": 8, "predict": 9, "report": 4, "data": 2, "export": 1, "search": 1,
+        "train": 9, "predict": 10, "report": 4, "data": 2, "export": 1, "search": 1,
     }  # fmt: skip
     assert all("stored in runs/" in answer for answer in said["train"])
-    written = {"translations.csv": 2, "answers.csv": 4, "answers.jsonl": 3, "images.csv": 12}
+    written = {"translations.csv": 2, "outcomes.csv": 60, "answers.csv": 4, "answers.jsonl": 3, "images.csv": 12}
     for answer in said["predict"]:
         assert "attended" in answer or any(f"answers in {name}" in answer for name in written) or "\n\n" in answer
     for name, count in written.items():

@@ -10,16 +10,25 @@ import pytest
 import torch
 from here import Here
 
+from contmax_lab.channels import (
+    Intervals,
+    Mtan,
+    Sizes,
+    basis_of,
+    distinct_times,
+    last_seen,
+    logistic_regression,
+    spans,
+)
 from contmax_lab.cli import main
 from contmax_lab.errors import LabError
 from contmax_lab.registry import find_table, load_recipe, open_trained
 from contmax_lab.runs import Run
+from contmax_lab.settings import ChannelsModel
 from contmax_lab.tables import Reproduction, reproduce
-from contmax_lab.tasks.physionet import PhysionetData, PhysionetModel
-from contmax_lab.tasks.physionet._baselines import Mtan, distinct_times, last_seen, logistic_regression
-from contmax_lab.tasks.physionet._intervals import Intervals
-from contmax_lab.tasks.physionet._reading import VARIABLES, Cohort, prepared, read
-from contmax_lab.tasks.physionet._stays import Scale, Stays, folds, load, mtan_split, spans
+from contmax_lab.tasks.physionet import PhysionetData
+from contmax_lab.tasks.physionet._reading import VARIABLES, prepared, read
+from contmax_lab.tasks.physionet._stays import Cohort, Scale, Stays, folds, load, mtan_split
 from contmax_lab.training import train
 
 TASK, TABLE = find_table("physionet")
@@ -60,9 +69,9 @@ def test_files_become_one_small_file_that_is_enough(tmp_path, capsys):
     folder = prepared(PhysionetData(path=source))
     records = read(folder)
     assert records.record.tolist() == list(range(1000, 1012))
-    assert records.cohort.died.tolist() == [int(record % 3 == 0) for record in records.record]
-    assert records.cohort.static[3].tolist() == pytest.approx([54, 0, math.nan, 4], nan_ok=True)
-    cohort = records.cohort
+    assert records.died.tolist() == [int(record % 3 == 0) for record in records.record]
+    assert records.static[3].tolist() == pytest.approx([54, 0, math.nan, 4], nan_ok=True)
+    cohort = Cohort.of(records)
     own, _ = cohort.part(torch.tensor([3]))
     # Sorted by variable, time and value; an unknown weight and a value without a name are left out.
     assert [VARIABLES[v] for v in own.variable] == ["HR", "HR", "HR", "Weight"]
@@ -128,7 +137,7 @@ def test_test_stays_change_nothing_of_the_training(tmp_path, monkeypatch, leaks)
     """Scales, cuts and logarithms are those of the training stays; a planted leak shows that the test would tell."""
     if leaks:
         of_training = Scale.of.__func__
-        monkeypatch.setattr(Scale, "of", classmethod(lambda cls, _: of_training(cls, read(folder).cohort)))
+        monkeypatch.setattr(Scale, "of", classmethod(lambda cls, _: of_training(cls, Cohort.of(read(folder)))))
     found = []
     for factor in (1.0, 7.0):
         places = folds([int(record % 3 == 0) for record in [*range(1000, 1030), *range(2000, 2030)]], 1, 0.2)[2]
@@ -161,7 +170,7 @@ def test_times_are_before_the_last_observation_of_the_variable_itself():
     hours = torch.expm1(cohort.before * math.log(49))
     torch.testing.assert_close(hours, torch.tensor([47.0, 46.0, 0.0, 0.0]), atol=1e-3, rtol=0)
     assert cohort.last(cohort.values, -1.0)[0, [HR, LACTATE, 0]].tolist() == [100, 2, -1]
-    assert spans(cohort)[3] == 1
+    assert spans(cohort.before, cohort.group)[3] == 1
     left = cohort.without(torch.tensor([False, False, True, False]))
     assert left.before[1] == 0
     assert left.counts[0, HR] == 2
@@ -174,7 +183,7 @@ def test_logistic_regression_is_that_of_scikit_learn():
     labels = (inputs[:, 0] + 0.5 > 0).float()
     weight, bias = logistic_regression(inputs, labels, 0.05)
     theirs = LogisticRegression(C=1 / (0.05 * 80), tol=1e-10).fit(inputs.numpy(), labels.numpy())
-    assert weight.tolist() == pytest.approx(theirs.coef_[0].tolist(), abs=1e-5)
+    assert weight[:, 0].tolist() == pytest.approx(theirs.coef_[0].tolist(), abs=1e-5)
     assert float(bias) == pytest.approx(float(theirs.intercept_[0]), abs=1e-5)
 
 
@@ -199,10 +208,10 @@ def test_every_row_learns_and_ignores_what_is_masked(source, row):
     if "mask" not in batch:
         # A summary alone has no padding.
         return
-    broken = {"values": math.nan, "before": math.nan, "span": 0.5, "hours": 9.0, "variable": 3}
+    broken = {"values": math.nan, "position": math.nan, "span": 0.5, "hours": 9.0, "channel": 3}
     filled = {**batch, **{key: torch.where(batch["mask"], batch[key], value) for key, value in broken.items()}}
     if row.variant in ("gru-d", "mtan"):
-        filled["before"] = batch["before"]
+        filled["position"] = batch["position"]
     torch.testing.assert_close(model(filled), whole)
     # An observation that was not made: one column more of padding.
     wider = {key: torch.nn.functional.pad(batch[key], (0, 1)) for key in (*broken, "mask")}
@@ -228,11 +237,11 @@ def test_signals_are_those_of_the_library_and_their_mean_is_near_the_weights(sou
 
 
 def test_mtan_attends_to_each_variable_by_itself():
-    model = Mtan(PhysionetModel(kind="mtan", hidden_dim=8))
+    model = Mtan(ChannelsModel(kind="mtan", hidden_dim=8), Sizes(len(VARIABLES), 120, 9))
     hours = torch.tensor([[1.0, 1.0, 5.0, 0.0]])
     mask = torch.tensor([[True, True, True, False]])
     batch = {"hours": hours, "mask": mask, "values": torch.tensor([[2.0, 7.0, 4.0, math.nan]])}
-    batch["variable"] = torch.tensor([[HR, LACTATE, HR, 0]])
+    batch["channel"] = torch.tensor([[HR, LACTATE, HR, 0]])
     means = model.interpolated(batch)
     assert means.shape == (1, 48, 2 * len(VARIABLES))
     assert means.isfinite().all()
@@ -258,19 +267,19 @@ def test_weights_sum_to_one_and_looking_is_where_the_density_is(source):
     splits = load(PhysionetData(path=source))
     batch = TASK.batch(splits.test, [0, 1])
     for weighing in ("kernel", "kernel-dt", "scores"):
-        model = Intervals(PhysionetModel(weighing=weighing), splits.info["data"], splits.info["numbers"])
+        model = Intervals(ChannelsModel(weighing=weighing), basis_of(8), splits.info["sizes"])
         weights, _, _ = model.weights(batch)
-        of_heart = (batch["variable"][0] == HR) & batch["mask"][0]
+        of_heart = (batch["channel"][0] == HR) & batch["mask"][0]
         torch.testing.assert_close(weights[0][of_heart].sum(0), torch.ones(3))
-    model = Intervals(PhysionetModel(alpha=2.0), splits.info["data"], splits.info["numbers"])
+    model = Intervals(ChannelsModel(alpha=2.0), basis_of(8), splits.info["sizes"])
     assert model.relevance(batch).max() == 0
     torch.nn.init.ones_(model.skip.weight)
     relevance = model.relevance(batch)
     low, high = model.interval_hours()[HR].unbind(-1)
-    hours = torch.expm1(batch["before"] * math.log(49)).unsqueeze(-1)
+    hours = torch.expm1(batch["position"] * math.log(49)).unsqueeze(-1)
     # An interval that begins before the last observation holds it too.
-    inside = ((hours >= low) & (hours < high)).any(-1) & (batch["variable"] == HR)
-    assert ((relevance > 0) == inside)[(batch["variable"] == HR) & batch["mask"]].all()
+    inside = ((hours >= low) & (hours < high)).any(-1) & (batch["channel"] == HR)
+    assert ((relevance > 0) == inside)[(batch["channel"] == HR) & batch["mask"]].all()
 
 
 def job(folder, source, rows, here, more=()):

@@ -5,6 +5,7 @@ What the tasks texts, series and images share. They differ in what an example is
 
 from contmax_lab.labelled._answer import Answer as Answer
 from contmax_lab.labelled._answer import Decision as Decision
+from contmax_lab.labelled._answer import KnowsItsData as KnowsItsData
 from contmax_lab.labelled._answer import attention_over as attention_over
 from contmax_lab.labelled._answer import cell_centres as cell_centres
 from contmax_lab.labelled._answer import heaviest as heaviest

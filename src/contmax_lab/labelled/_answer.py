@@ -42,47 +42,26 @@ class Answer:
         return attended_observations(self.heads, self.positions, self.mask)
 
 
-class Decision(nn.Module):
-    """A linear map from context to classes or to a number.
+class KnowsItsData(nn.Module):
+    """A network that knows what it was trained for.
 
-    It knows what it was trained for. Weights that were trained on other data, with another vocabulary or other classes,
-    would fit by their shapes and mean nothing: loading them is an error.
+    Weights that were trained on other data, with another vocabulary or other classes, would fit by their shapes and
+    mean nothing: loading them is an error.
 
     Args:
-        width: channels of the context.
         targets: classes or numbers.
         known: what else the weights depend on, such as the vocabulary; anything JSON can hold.
-
-    Example:
-        >>> decide = Decision(8, Targets(("cat", "dog")))
-        >>> decide(torch.zeros(3, 8)).shape
-        torch.Size([3, 2])
     """
 
-    mean: Tensor
-    deviation: Tensor
     fingerprint: Tensor
 
-    def __init__(self, width: int, targets: Targets, known: Any = None) -> None:
+    def __init__(self, targets: Targets, known: Any = None) -> None:
         super().__init__()
-        self.linear = nn.Linear(width, len(targets.classes) or 1)
-        self.targets, self.is_number = targets, not targets.classes
-        self.register_buffer("mean", torch.tensor(targets.mean, dtype=torch.float32))
-        self.register_buffer("deviation", torch.tensor(targets.deviation, dtype=torch.float32))
+        self.targets = targets
         digest = hashlib.sha256(
             json.dumps([[targets.classes, targets.mean, targets.deviation], known]).encode()
         ).digest()
         self.register_buffer("fingerprint", torch.tensor(list(digest), dtype=torch.uint8))
-
-    def forward(self, context: Tensor) -> Tensor:
-        """Scores (B, C) or numbers (B,) of contexts (B, width)."""
-        scores: Tensor = self.linear(context).float()
-        return self.mean + self.deviation * scores.squeeze(-1) if self.is_number else scores
-
-    def probabilities(self, context: Tensor) -> Tensor:
-        """Probabilities of the classes, (B, C); or the numbers, (B, 1)."""
-        scores: Tensor = self(context)
-        return scores.unsqueeze(-1) if self.is_number else scores.softmax(-1)
 
     def _load_from_state_dict(
         self,
@@ -101,6 +80,41 @@ class Decision(nn.Module):
                 "old file by --data.train, or train again"
             )
         super()._load_from_state_dict(state_dict, prefix, metadata, strict, missing, unexpected, errors)
+
+
+class Decision(KnowsItsData):
+    """A linear map from context to classes or to a number.
+
+    Args:
+        width: channels of the context.
+        targets: classes or numbers.
+        known: of `KnowsItsData`.
+
+    Example:
+        >>> decide = Decision(8, Targets(("cat", "dog")))
+        >>> decide(torch.zeros(3, 8)).shape
+        torch.Size([3, 2])
+    """
+
+    mean: Tensor
+    deviation: Tensor
+
+    def __init__(self, width: int, targets: Targets, known: Any = None) -> None:
+        super().__init__(targets, known)
+        self.linear = nn.Linear(width, len(targets.classes) or 1)
+        self.is_number = not targets.classes
+        self.register_buffer("mean", torch.tensor(targets.mean, dtype=torch.float32))
+        self.register_buffer("deviation", torch.tensor(targets.deviation, dtype=torch.float32))
+
+    def forward(self, context: Tensor) -> Tensor:
+        """Scores (B, C) or numbers (B,) of contexts (B, width)."""
+        scores: Tensor = self.linear(context).float()
+        return self.mean + self.deviation * scores.squeeze(-1) if self.is_number else scores
+
+    def probabilities(self, context: Tensor) -> Tensor:
+        """Probabilities of the classes, (B, C); or the numbers, (B, 1)."""
+        scores: Tensor = self(context)
+        return scores.unsqueeze(-1) if self.is_number else scores.softmax(-1)
 
 
 def attention_over(basis: Basis, width: int, model: AttentionModel) -> AttentionHeads:

@@ -8,14 +8,12 @@ import dataclasses
 from pathlib import Path
 from typing import Literal
 
-from jsonargparse.typing import ClosedUnitInterval, NonNegativeInt, OpenUnitInterval, PositiveFloat, PositiveInt
+from jsonargparse.typing import NonNegativeInt, OpenUnitInterval, PositiveFloat
 
 from contmax_lab.contract import Settings
-from contmax_lab.settings import UpTo100, UpTo10000
+from contmax_lab.settings import ChannelsModel, UpTo10000
 
 Layout = Literal["summary", "signals", "observations"]
-Kind = Literal["logistic", "boosting", "gru-d", "mtan", "intervals"]
-Weighing = Literal["continuous", "kernel", "kernel-dt", "scores"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,36 +48,4 @@ class PhysionetData:
     penalty: PositiveFloat = 0.3
 
 
-@dataclasses.dataclass(frozen=True)
-class PhysionetModel:
-    """The network.
-
-    Args:
-        kind: logistic and boosting see the last value of each variable, its count and the time since; gru-d and mtan
-            are recurrent and attending baselines; intervals = attention to learned intervals of each variable.
-        weighing: of intervals: continuous = the mean of a signal under a density; kernel = weights of single
-            observations by a Gaussian of their time; kernel-dt = these times the span that each stands for; scores =
-            weights by a small network of value and time.
-        alpha: of the densities: 1 = Gaussian, 2 = truncated parabola; of the weights by scores 1 = softmax.
-        learn_alpha: learn alpha, between 1 and 2, for each variable and interval; it begins at the value of alpha.
-        heads: intervals of each variable.
-        hidden_dim: channels of the recurrent or hidden layers.
-        dropout: share of the inputs of the decision that is set to 0 in training.
-        ridge: L2 penalty of the logistic regression that is solved first, per stay.
-        rate: of boosting: how much of each tree is added.
-        leaves: of boosting: leaves of a tree.
-    """
-
-    kind: Kind = "intervals"
-    weighing: Weighing = "continuous"
-    alpha: PositiveFloat = 2.0
-    learn_alpha: bool = False
-    heads: UpTo100 = 3
-    hidden_dim: PositiveInt = 64
-    dropout: ClosedUnitInterval = 0.4
-    ridge: PositiveFloat = 0.02
-    rate: PositiveFloat = 0.05
-    leaves: PositiveInt = 8
-
-
-SETTINGS = Settings.of_package(__file__, PhysionetData, PhysionetModel)
+SETTINGS = Settings.of_package(__file__, PhysionetData, ChannelsModel)

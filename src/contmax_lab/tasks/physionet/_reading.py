@@ -3,16 +3,13 @@
 import dataclasses
 import functools
 import json
-import math
 import re
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
+from contmax_lab.channels import HOURS
 from contmax_lab.errors import LabError
 from contmax_lab.files import fingerprint, prepared_folder
 from contmax_lab.tasks.physionet import PhysionetData
@@ -31,101 +28,29 @@ VARIABLES = (
 )
 _NUMBER = {name: place for place, name in enumerate(VARIABLES)}
 _TIME = re.compile(r"(\d\d):([0-5]\d)")
-HOURS = 48.0
-
-
-def warped(hours: Tensor) -> Tensor:
-    """Hours before the last observation as a position in [0, 1]; the last hours take most of it.
-
-    Example:
-        >>> warped(torch.tensor([0.0, 6.0, 48.0]))
-        tensor([0.0000, 0.5000, 1.0000])
-    """
-    return torch.log1p(hours) / math.log1p(HOURS)
-
-
-def hours_of(position: Tensor) -> Tensor:
-    """The inverse of `warped`, inside of the 48 hours."""
-    return torch.expm1(position.clamp(0, 1) * math.log1p(HOURS))
 
 
 @dataclasses.dataclass(frozen=True)
-class Cohort:
-    """The data of stays that do not depend on a split: nothing in them is learned.
+class Records:
+    """All stays as they were measured, sorted by stay, variable and time.
 
     Args:
-        died: whether the patient died in hospital, 0 or 1, (B,).
-        static: age, gender, height and ward, (B, 4), NaN where not known.
-        counts: numbers of observations of each variable, (B, C).
-        minutes, values: time since admission and value of each observation, sorted by stay, variable and time, (N,).
+        record: number of each stay, rising, (B,).
+        died: in hospital, 0 or 1, (B,).
+        in_b: whether it is of set b, (B,).
+        static: age, gender, height, type of ward; NaN = not known, (B, 4).
+        counts: observations of each variable, (B, C).
+        minutes: since admission, of each observation, (N,).
+        values: (N,).
     """
 
-    died: Tensor
-    static: Tensor
-    counts: Tensor
-    minutes: Tensor
-    values: Tensor
-
-    @functools.cached_property
-    def group(self) -> Tensor:
-        """The index of the sequence of each observation, stay · C + variable, (N,)."""
-        return torch.repeat_interleave(torch.arange(self.counts.numel()), self.counts.flatten())
-
-    @functools.cached_property
-    def variable(self) -> Tensor:
-        """The index of the variable of each observation, (N,)."""
-        return self.group % len(VARIABLES)
-
-    @functools.cached_property
-    def ends(self) -> Tensor:
-        """For each sequence, one past the index of its last observation, (B, C)."""
-        return self.counts.flatten().cumsum(0).view(self.counts.shape)
-
-    @property
-    def offsets(self) -> Tensor:
-        """The index of the first observation of each stay, then the number of all observations, (B + 1,)."""
-        return torch.cat([torch.zeros(1, dtype=torch.int64), self.ends[:, -1]])
-
-    def last(self, numbers: Tensor, otherwise: float) -> Tensor:
-        """From one number per observation, that of the last observation of each variable, (N,) → (B, C).
-
-        Variables without observations get `otherwise`.
-        """
-        if not len(numbers):
-            return torch.full(self.counts.shape, otherwise)
-        return torch.where(self.counts > 0, numbers[(self.ends - 1).clamp(min=0)], otherwise)
-
-    @functools.cached_property
-    def before(self) -> Tensor:
-        """Position of each observation before the last one of its variable in its stay, (N,)."""
-        last = self.last(self.minutes, 0.0).flatten()
-        return warped((last[self.group] - self.minutes) / 60)
-
-    def without(self, dropped: Tensor) -> "Cohort":
-        """The cohort without the observations where `dropped`, (N,), is True."""
-        left = self.group[~dropped].bincount(minlength=self.counts.numel()).view(self.counts.shape)
-        return Cohort(self.died, self.static, left, self.minutes[~dropped], self.values[~dropped])
-
-    def part(self, stays: Tensor) -> tuple["Cohort", Tensor]:
-        """The cohort of some of the stays, and the indices of their observations in this cohort."""
-        starts, lengths = self.offsets[stays], self.counts[stays].sum(-1)
-        places = _ranges(starts, lengths)
-        chosen = self.died[stays], self.static[stays], self.counts[stays]
-        return Cohort(*chosen, self.minutes[places], self.values[places]), places
-
-
-def _ranges(starts: Tensor, lengths: Tensor) -> Tensor:
-    """The concatenation of the ranges start, start + 1, …, start + length − 1."""
-    shift = torch.repeat_interleave(starts - (lengths.cumsum(0) - lengths), lengths)
-    return torch.arange(len(shift)) + shift
-
-
-class Records(NamedTuple):
-    """All stays: the number of each, rising, (B,); whether it is of set b, (B,); and what was measured."""
-
     record: NDArray
+    died: NDArray
     in_b: NDArray
-    cohort: Cohort
+    static: NDArray
+    counts: NDArray
+    minutes: NDArray
+    values: NDArray
 
 
 def prepared(data: PhysionetData) -> Path:
@@ -199,14 +124,13 @@ def read(folder: Path) -> Records:
         json.loads((folder / KEY_FILE).read_text(encoding="utf-8"))
         with np.load(folder / _FILE, allow_pickle=False) as stored:
             found = {name: stored[name] for name in stored.files}
-        kinds = {"died": np.int64, "static": np.float32, "counts": np.int64, "minutes": np.float32}
-        columns = {name: torch.from_numpy(found[name].astype(kind)) for name, kind in kinds.items()}
-        cohort = Cohort(**columns, values=torch.from_numpy(found["values"][found["codes"]]))
-        if int(cohort.counts.sum()) != len(cohort.minutes) or len(cohort.died) != len(cohort.counts):
+        found["values"] = found["values"][found.pop("codes")]
+        records = Records(**found)
+        if int(records.counts.sum()) != len(records.minutes) or len(records.died) != len(records.counts):
             raise ValueError("its arrays do not fit together")
     except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
         raise LabError(f"{folder} is damaged: {' '.join(str(error).split())[:120]}; delete it") from None
-    return Records(found["record"], found["in_b"], cohort)
+    return records
 
 
 def _read_outcomes(path: Path) -> dict[int, int]:

@@ -9,26 +9,100 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
-import contmax
+from contmax_lab.channels import HOURS, Sizes, basis_of, observations, signals, warped, weights_and_intensity
 from contmax_lab.contract import Batch, Splits
-from contmax_lab.data import limited, stratified_fold
+from contmax_lab.data import held_out_share, limited, shuffled
 from contmax_lab.errors import LabError
 from contmax_lab.tasks.physionet import PhysionetData
-from contmax_lab.tasks.physionet._reading import HOURS, STATIC, VARIABLES, Cohort, prepared, read
+from contmax_lab.tasks.physionet._reading import STATIC, VARIABLES, Records, prepared, read
 
 FOLDS = 5
 # Values are clamped to these quantiles of the training observations, numbers of summaries to ±_LARGEST deviations.
 _QUANTILES = (0.005, 0.995)
 _LARGEST = 5.0
-# A signal has CHANNELS channels: the value, and its excess above and below _HINGE standard deviations. The intensity is
-# one more.
-_HINGE = 0.5
-CHANNELS = 3
-# Sequences are fitted in groups by length: up to 1 observation, up to 2, and so on. No stay has more than the last.
-_TOGETHER = (1, 2, 4, 8, 16, 32, 64, 128, 4096)
-_ROWS = 4096
+
+
+@dataclasses.dataclass(frozen=True)
+class Cohort:
+    """The data of stays that do not depend on a split: nothing in them is learned.
+
+    Args:
+        died: whether the patient died in hospital, 0 or 1, (B,).
+        static: age, gender, height and ward, (B, 4), NaN where not known.
+        counts: numbers of observations of each variable, (B, C).
+        minutes, values: time since admission and value of each observation, sorted by stay, variable and time, (N,).
+    """
+
+    died: Tensor
+    static: Tensor
+    counts: Tensor
+    minutes: Tensor
+    values: Tensor
+
+    @classmethod
+    def of(cls, records: Records) -> "Cohort":
+        """The cohort of all stays in the prepared file."""
+        return cls(
+            torch.from_numpy(records.died.astype(np.int64)),
+            torch.from_numpy(records.static),
+            torch.from_numpy(records.counts.astype(np.int64)),
+            torch.from_numpy(records.minutes.astype(np.float32)),
+            torch.from_numpy(records.values),
+        )
+
+    @functools.cached_property
+    def group(self) -> Tensor:
+        """The index of the sequence of each observation, stay · C + variable, (N,)."""
+        return torch.repeat_interleave(torch.arange(self.counts.numel()), self.counts.flatten())
+
+    @functools.cached_property
+    def variable(self) -> Tensor:
+        """The index of the variable of each observation, (N,)."""
+        return self.group % len(VARIABLES)
+
+    @functools.cached_property
+    def ends(self) -> Tensor:
+        """For each sequence, one past the index of its last observation, (B, C)."""
+        return self.counts.flatten().cumsum(0).view(self.counts.shape)
+
+    @property
+    def offsets(self) -> Tensor:
+        """The index of the first observation of each stay, then the number of all observations, (B + 1,)."""
+        return torch.cat([torch.zeros(1, dtype=torch.int64), self.ends[:, -1]])
+
+    def last(self, numbers: Tensor, otherwise: float) -> Tensor:
+        """From one number per observation, that of the last observation of each variable, (N,) → (B, C).
+
+        Variables without observations get `otherwise`.
+        """
+        if not len(numbers):
+            return torch.full(self.counts.shape, otherwise)
+        return torch.where(self.counts > 0, numbers[(self.ends - 1).clamp(min=0)], otherwise)
+
+    @functools.cached_property
+    def before(self) -> Tensor:
+        """Position of each observation before the last one of its variable in its stay, (N,)."""
+        last = self.last(self.minutes, 0.0).flatten()
+        return warped((last[self.group] - self.minutes) / 60)
+
+    def without(self, dropped: Tensor) -> "Cohort":
+        """The cohort without the observations where `dropped`, (N,), is True."""
+        left = self.group[~dropped].bincount(minlength=self.counts.numel()).view(self.counts.shape)
+        return Cohort(self.died, self.static, left, self.minutes[~dropped], self.values[~dropped])
+
+    def part(self, stays: Tensor) -> tuple["Cohort", Tensor]:
+        """The cohort of some of the stays, and the indices of their observations in this cohort."""
+        starts, lengths = self.offsets[stays], self.counts[stays].sum(-1)
+        places = _ranges(starts, lengths)
+        chosen = self.died[stays], self.static[stays], self.counts[stays]
+        return Cohort(*chosen, self.minutes[places], self.values[places]), places
+
+
+def _ranges(starts: Tensor, lengths: Tensor) -> Tensor:
+    """The concatenation of the ranges start, start + 1, …, start + length − 1."""
+    shift = torch.repeat_interleave(starts - (lengths.cumsum(0) - lengths), lengths)
+    return torch.arange(len(shift)) + shift
 
 
 @dataclasses.dataclass(frozen=True)
@@ -150,15 +224,10 @@ class Stays:
             known: ridge weights (N, K) and intensities (B, C, K), where they have been computed.
         """
         values = scale.values(cohort)
-        signals = torch.zeros(0)
+        fitted = torch.zeros(0)
         if data.layout == "signals":
-            weights, intensity = weights_and_intensity(cohort, data) if known is None else known
-            hinges = values, (values - _HINGE).relu(), (-values - _HINGE).relu()
-            fits = [weights.new_zeros(intensity.flatten(0, 1).shape) for _ in hinges]
-            for fit, hinge in zip(fits, hinges, strict=True):
-                fit.index_add_(0, cohort.group, weights * hinge.unsqueeze(-1))
-            signals = torch.stack([*(fit.view(intensity.shape) for fit in fits), intensity], -1)
-        return cls(cohort, scale, values, scale.summary(cohort, values), signals, is_test, data)
+            fitted = signals(values, cohort.group, *(_fits(cohort, data) if known is None else known))
+        return cls(cohort, scale, values, scale.summary(cohort, values), fitted, is_test, data)
 
     @property
     def shows_observations(self) -> bool:
@@ -167,12 +236,6 @@ class Stays:
 
     def __len__(self) -> int:
         return len(self.cohort.died)
-
-    @property
-    def example_lengths(self) -> list[int] | None:
-        """Observations of each stay, where batches hold them."""
-        lengths: list[int] = self.cohort.counts.sum(-1).tolist()
-        return lengths if self.shows_observations else None
 
     def batch(self, indices: Sequence[int]) -> Batch:
         """Summaries, targets, and signals or observations; a stay's observations are a row, padded to the longest."""
@@ -184,18 +247,7 @@ class Stays:
         if not self.shows_observations:
             return batch
         own, places = self.cohort.part(stays)
-        lengths = own.counts.sum(-1).tolist()
-        hours = own.minutes / 60
-        columns = {
-            "values": self.values[places],
-            "before": own.before,
-            "hours": hours,
-            "span": spans(own),
-            "variable": own.variable,
-            "mask": torch.ones(len(places), dtype=torch.bool),
-        }
-        padded = {name: _padded(column, lengths) for name, column in columns.items()}
-        return {**batch, **padded}
+        return {**batch, **observations(self.values[places], own.before, own.minutes / 60, own.group, own.counts)}
 
     def without(self, indices: Tensor, dropped: Tensor) -> "Stays":
         """Some stays without some observations; summaries and signals are computed again.
@@ -210,67 +262,15 @@ class Stays:
         return Stays.of(own.without(gone), self.scale, self.data, is_test=self.is_test)
 
 
-def _padded(column: Tensor, lengths: Sequence[int]) -> Tensor:
-    rows: Tensor = pad_sequence(list(column.split(list(lengths))), batch_first=True)
-    # A network needs at least one column, even if no stay of the batch was observed.
-    return rows if rows.shape[1] else rows.new_zeros(len(lengths), 1)
-
-
-def spans(cohort: Cohort) -> Tensor:
-    """The length of the position axis that each observation stands for, between the midpoints to its neighbours, (N,).
-
-    The first observation of a variable reaches as far into its past as into its future, and so does the last.
-
-    Example:
-        >>> counts = torch.zeros(1, len(VARIABLES), dtype=torch.int64)
-        >>> counts[0, 3] = 3
-        >>> times = torch.tensor([0.0, 60.0, 120.0])
-        >>> spans(Cohort(torch.zeros(1), torch.zeros(1, 4), counts, times, times))
-        tensor([0.1042, 0.1411, 0.1781])
-    """
-    before, group = cohort.before, cohort.group
-    if len(before) < 2:
-        return torch.ones_like(before)
-    gaps = before[:-1] - before[1:]
-    inside = group[:-1] == group[1:]
-    empty = gaps.new_full((1,), torch.nan)
-    left = torch.cat([empty, torch.where(inside, gaps, torch.nan)])
-    right = torch.cat([torch.where(inside, gaps, torch.nan), empty])
-    both = torch.stack([torch.where(left.isnan(), right, left), torch.where(right.isnan(), left, right)])
-    # The only observation of a variable stands for the whole axis.
-    return both.mean(0).nan_to_num(1.0).clamp(min=1e-3)
-
-
-def weights_and_intensity(cohort: Cohort, data: PhysionetData) -> tuple[Tensor, Tensor]:
-    """Ridge weights of all observations, (N, K), and the coefficients of intensities, (B, C, K)."""
-    basis = basis_of(data)
-    counts, ends = cohort.counts.flatten(), cohort.ends.flatten()
-    weights = torch.zeros(len(cohort.values), basis.num_functions)
-    intensity = torch.zeros(len(counts), basis.num_functions)
-    for low, high in zip((0, *_TOGETHER), _TOGETHER, strict=False):
-        chosen = ((counts > low) & (counts <= high)).nonzero().squeeze(-1)
-        for some in chosen.split(max(1, _ROWS * 16 // high)) if len(chosen) else ():
-            steps = torch.arange(int(counts[some].max()))
-            mask = steps < counts[some].unsqueeze(-1)
-            places = torch.where(mask, (ends - counts)[some].unsqueeze(-1) + steps, 0)
-            positions = cohort.before[places]
-            fitted = contmax.signal.ridge_weights(positions, basis, mask=mask, penalty=data.penalty)
-            weights[places[mask]] = fitted[mask]
-            intensity[some] = contmax.fit_intensity(positions, basis, mask=mask, penalty=0.1).coefficients.squeeze(-1)
-    return weights, intensity.view(*cohort.counts.shape, -1)
-
-
-@functools.lru_cache(maxsize=4)
-def basis_of(data: PhysionetData) -> contmax.basis.GaussianBasis:
-    """The functions of a signal over positions in [0, 1]."""
-    return contmax.basis.GaussianBasis.linspace(data.functions, scale=0.85 / max(data.functions - 1, 1))
-
-
 @functools.lru_cache(maxsize=2)
 def _known(folder: Path, data: PhysionetData) -> tuple[Cohort, tuple[Tensor, Tensor] | None]:
     """All stays, and the ridge weights and intensities of their signals, which do not depend on the split."""
-    cohort = read(folder).cohort
-    return cohort, weights_and_intensity(cohort, data) if data.layout == "signals" else None
+    cohort = Cohort.of(read(folder))
+    return cohort, _fits(cohort, data) if data.layout == "signals" else None
+
+
+def _fits(cohort: Cohort, data: PhysionetData) -> tuple[Tensor, Tensor]:
+    return weights_and_intensity(cohort.before, cohort.counts, basis_of(data.functions), data.penalty)
 
 
 @functools.lru_cache(maxsize=2)
@@ -283,10 +283,10 @@ def load(data: PhysionetData) -> Splits:
     # The settings on which weights and intensities depend.
     common = PhysionetData(layout=data.layout, functions=data.functions, penalty=data.penalty)
     cohort, known = _known(folder, common)
-    chosen = np.flatnonzero(records.in_b == 0) if data.sets == "a" else np.arange(len(records.in_b))
+    chosen = np.flatnonzero(records.in_b == 0) if data.sets == "a" else np.arange(len(records.died))
     chosen = chosen[limited(len(chosen), data.limit, data.fold)]
     divided = (
-        mtan_split(len(chosen)) if data.split == "mtan" else folds(cohort.died[chosen].tolist(), data.fold, data.valid)
+        mtan_split(len(chosen)) if data.split == "mtan" else folds(records.died[chosen].tolist(), data.fold, data.valid)
     )
     indices = [torch.from_numpy(chosen[places]) for places in divided]
     scale = Scale.of(cohort.part(indices[0])[0])
@@ -296,7 +296,8 @@ def load(data: PhysionetData) -> Splits:
         fits = None if known is None else (known[0][observations], known[1][own])
         parts.append(Stays.of(part, scale, data, is_test=place == 2, known=fits))
     died = [f"{float(part.cohort.died.float().mean()):.1%}" for part in parts]
-    info = {"numbers": parts[0].summary.shape[-1], "died": tuple(died), "data": data, "stays": parts}
+    sizes = Sizes(len(VARIABLES), parts[0].summary.shape[-1], STATIC_NUMBERS)
+    info = {"sizes": sizes, "died": tuple(died), "data": data, "stays": parts}
     train, valid, test = parts
     return Splits(train, valid, test, info)
 
@@ -330,4 +331,16 @@ def folds(died: Sequence[int], fold: int, valid: float) -> tuple[list[int], list
         >>> [len(part) for part in folds([0, 1] * 10, fold=0, valid=0.25)]
         [12, 4, 4]
     """
-    return stratified_fold(died, FOLDS, fold, valid, (2012, fold), "stays")
+    if fold >= FOLDS:
+        raise LabError(f"--data.fold={fold}, but there are {FOLDS} folds, numbered from 0; pass a smaller one")
+    fold_of: dict[int, int] = {}
+    for label in (0, 1):
+        own = [place for place in shuffled(len(died), 2012) if died[place] == label]
+        if len(own) < FOLDS:
+            raise LabError(f"{len(own)} stays have the outcome {label}, too few for {FOLDS} folds; use more stays")
+        fold_of |= {place: turn % FOLDS for turn, place in enumerate(own)}
+    test = [place for place in range(len(died)) if fold_of[place] == fold]
+    rest = [place for place in range(len(died)) if fold_of[place] != fold]
+    held_out = held_out_share([str(died[place]) for place in rest], valid, fold)
+    validation = [rest[turn] for turn in held_out]
+    return sorted({*rest} - {*validation}), validation, test

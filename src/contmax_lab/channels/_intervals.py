@@ -1,4 +1,4 @@
-"""A network that looks at learned intervals of each variable, by densities or, as a control, by discrete weights.
+"""A network that looks at learned intervals of each channel, by densities or, as a control, by discrete weights.
 
 The control uses the network unchanged except for the weights.
 """
@@ -10,13 +10,11 @@ from torch import Tensor, nn
 
 import contmax
 from contmax.nn import Entmax
+from contmax_lab.channels._linear import LinearStart
+from contmax_lab.channels._observations import CHANNELS, Sizes, hours_of
 from contmax_lab.contract import Batch
-from contmax_lab.tasks.physionet import PhysionetData, PhysionetModel
-from contmax_lab.tasks.physionet._baselines import LinearStart
-from contmax_lab.tasks.physionet._reading import VARIABLES, hours_of
-from contmax_lab.tasks.physionet._stays import CHANNELS, basis_of
+from contmax_lab.settings import ChannelsModel
 
-_C = len(VARIABLES)
 # Bounds of the standard deviation of a density.
 _NARROWEST, _WIDEST = 0.02, 0.6
 _LARGEST = 4.0
@@ -25,50 +23,51 @@ _RATES = (1.0, 2.0, 4.0, 8.0)
 
 
 class Intervals(LinearStart):
-    r"""Predicts from what each variable c did in learned intervals j of the time before its last observation.
+    r"""Predicts from what each channel c did in learned intervals j of its positions.
 
     .. math:: m_{cj} = E_{p_{cj}}[V_c] \;\text{or}\; \sum_\ell w_{cj\ell}\,h_\ell, \qquad
               n_{cj} = E_{p_{cj}}[\lambda_c] \;\text{or}\; \sum_\ell k_{cj}(t_\ell)
 
     V is the signal through three channels: the value, and its excess above and below half a standard deviation; λ is
-    the intensity of the observations. The logit is a linear function of m, ln(1 + n) and the summary of the stay,
+    the intensity of the observations. The logit is a linear function of m, ln(1 + n) and the summary of the series,
     which begins as a logistic regression, plus the output of a hidden layer.
 
     Args:
         model: configuration of the network.
-        data: settings of the data, which define the basis functions of the signals.
-        numbers: S, the numbers in the summary of a stay.
+        basis: of the signals.
+        sizes: of the data.
 
     Example:
-        >>> network = Intervals(PhysionetModel(heads=2), PhysionetData(), numbers=120)
+        >>> sizes = Sizes(channels=37, numbers=120, static=9)
+        >>> network = Intervals(ChannelsModel(heads=2), contmax.basis.GaussianBasis.covering(8), sizes)
         >>> network({"summary": torch.zeros(5, 120), "signals": torch.randn(5, 37, 8, 4)}).shape
         torch.Size([5])
     """
 
-    def __init__(self, model: PhysionetModel, data: PhysionetData, numbers: int) -> None:
-        super().__init__(numbers + _C * model.heads * (CHANNELS + 1))
-        self.weighing, self.heads = model.weighing, model.heads
-        self.basis = basis_of(data)
-        start = torch.linspace(0.05, 0.85, model.heads).expand(_C, -1)
+    def __init__(self, model: ChannelsModel, basis: contmax.basis.GaussianBasis, sizes: Sizes) -> None:
+        count = sizes.channels
+        super().__init__(sizes.numbers + count * model.heads * (CHANNELS + 1), sizes.outputs)
+        self.channels, self.weighing, self.heads, self.basis = count, model.weighing, model.heads, basis
+        start = torch.linspace(0.05, 0.85, model.heads).expand(count, -1)
         self.location = nn.Parameter(start.clone())
-        self.log_scale = nn.Parameter(torch.full((_C, model.heads), math.log(0.4 / model.heads)))
-        alpha = torch.full((_C,), model.alpha)
-        self.index = Entmax(alpha if model.learn_alpha else model.alpha, learnable=model.learn_alpha, num_heads=_C)
+        self.log_scale = nn.Parameter(torch.full((count, model.heads), math.log(0.4 / model.heads)))
+        alpha = torch.full((count,), model.alpha)
+        self.index = Entmax(alpha if model.learn_alpha else model.alpha, learnable=model.learn_alpha, num_heads=count)
         if model.weighing == "scores":
             inputs = 2 + 2 * len(_RATES)
-            self.embedding = nn.Embedding(_C, 16)
+            self.embedding = nn.Embedding(count, 16)
             self.score = nn.Sequential(nn.Linear(inputs + 16, 16), nn.Tanh(), nn.Linear(16, model.heads))
         self.dropout = nn.Dropout(model.dropout)
         self.hidden = nn.Linear(self.skip.in_features, model.hidden_dim)
-        self.decide = nn.Linear(model.hidden_dim, 1)
+        self.decide = nn.Linear(model.hidden_dim, sizes.outputs)
         # The output of the hidden layer begins at 0, so that training begins with the linear decision.
         nn.init.zeros_(self.decide.weight)
         nn.init.zeros_(self.decide.bias)
 
     @property
     def alpha(self) -> Tensor:
-        """α of each variable, (C, 1)."""
-        return torch.as_tensor(self.index.alpha, dtype=torch.float32).expand(_C).unsqueeze(-1)
+        """α of each channel, (C, 1)."""
+        return torch.as_tensor(self.index.alpha, dtype=torch.float32).expand(self.channels).unsqueeze(-1)
 
     @property
     def scale(self) -> Tensor:
@@ -76,12 +75,12 @@ class Intervals(LinearStart):
         return self.log_scale.exp().clamp(_NARROWEST, _WIDEST)
 
     def densities(self) -> contmax.densities.BetaGaussian:
-        """One density over positions for each variable and head, batch shape (C, J)."""
+        """One density over positions for each channel and head, batch shape (C, J)."""
         alpha = self.index.alpha
         if self.index.alpha_logit is not None:
-            alpha = torch.as_tensor(alpha).unsqueeze(-1).expand(_C, self.heads)
+            alpha = torch.as_tensor(alpha).unsqueeze(-1).expand(self.channels, self.heads)
         elif isinstance(alpha, Tensor):
-            # All variables share α: pass a float, whose formulas are cheaper than those of a tensor α.
+            # All channels share α: pass a float, whose formulas are cheaper than those of a tensor α.
             alpha = float(alpha.flatten()[0])
         variance: Tensor = self.scale.square()
         return contmax.densities.BetaGaussian.from_moments(self.location, variance, alpha)
@@ -106,40 +105,40 @@ class Intervals(LinearStart):
         values = torch.where(batch["mask"], batch["values"], 0.0)
         hinges = torch.stack([values, (values - 0.5).relu(), (-values - 0.5).relu()], -1).unsqueeze(-2)
         each = torch.cat([weights.unsqueeze(-1) * hinges, kernel.unsqueeze(-1)], -1)
-        held: Tensor = _sums(each, group, len(values)).unflatten(0, (len(values), _C))
+        held: Tensor = _sums(each, group, len(values) * self.channels).unflatten(0, (len(values), self.channels))
         return held
 
     def weights(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
-        """Weights of single observations, which sum to 1 over a variable of a stay; Gaussian kernels of their times.
+        """Weights of single observations, which sum to 1 over a channel of a series; Gaussian kernels of their times.
 
         Returns:
-            Weights and kernels, (B, L, J), 0 where padded; and the index of each observation's sequence (a variable
-            of a stay), (B, L).
+            Weights and kernels, (B, L, J), 0 where padded; and the index of each observation's sequence (a channel
+            of a series), (B, L).
         """
-        variable, mask = batch["variable"], batch["mask"].unsqueeze(-1)
-        group = variable + _C * torch.arange(len(variable), device=variable.device).unsqueeze(-1)
-        before = torch.where(batch["mask"], batch["before"], 0.0)
-        location, scale = (nn.functional.embedding(variable, own) for own in (self.location, self.scale))
-        kernel = torch.exp(-0.5 * ((before.unsqueeze(-1) - location) / scale).square()) * mask
+        channel, mask = batch["channel"], batch["mask"].unsqueeze(-1)
+        group = channel + self.channels * torch.arange(len(channel), device=channel.device).unsqueeze(-1)
+        position = torch.where(batch["mask"], batch["position"], 0.0)
+        location, scale = (nn.functional.embedding(channel, own) for own in (self.location, self.scale))
+        kernel = torch.exp(-0.5 * ((position.unsqueeze(-1) - location) / scale).square()) * mask
         raised = kernel + 1e-6 * mask
         if self.weighing == "kernel-dt":
             raised = raised * batch["span"].unsqueeze(-1)
         if self.weighing == "scores":
-            raised = self._scores(batch, before).exp() * mask
-        total = _sums(raised, group, len(variable))
+            raised = self._scores(batch, position).exp() * mask
+        total = _sums(raised, group, len(channel) * self.channels)
         return raised / total.clamp(min=1e-12)[group], kernel, group
 
-    def _scores(self, batch: Batch, before: Tensor) -> Tensor:
-        angles = before.unsqueeze(-1) * math.pi * torch.tensor(_RATES, device=before.device)
+    def _scores(self, batch: Batch, position: Tensor) -> Tensor:
+        angles = position.unsqueeze(-1) * math.pi * torch.tensor(_RATES, device=position.device)
         values = torch.where(batch["mask"], batch["values"], 0.0)
-        seen = torch.stack([values, before], -1)
-        inputs = torch.cat([seen, angles.sin(), angles.cos(), self.embedding(batch["variable"])], -1)
+        seen = torch.stack([values, position], -1)
+        inputs = torch.cat([seen, angles.sin(), angles.cos(), self.embedding(batch["channel"])], -1)
         # Scores are bounded by ±8, so that no exponential overflows.
         scores: Tensor = 8 * torch.tanh(self.score(inputs) / 8)
         return scores
 
     def forward(self, batch: Batch) -> Tensor:
-        """Logits of death, (B,)."""
+        """Logits, (B,) or (B, outputs)."""
         features = self.features(batch)
         hidden = torch.relu(self.hidden(self.dropout(features)))
         logits: Tensor = self.skip(features) + self.decide(self.dropout(hidden))
@@ -149,25 +148,27 @@ class Intervals(LinearStart):
 
     def importance(self) -> Tensor:
         """How much the decision depends on each interval: the sum of its |weights| in the linear part, (C, J)."""
-        own = self.skip.weight.squeeze(0)[-_C * self.heads * (CHANNELS + 1) :]
-        return own.abs().view(_C, self.heads, CHANNELS + 1).sum(-1)
+        own = self.skip.weight.abs().sum(0)[-self.channels * self.heads * (CHANNELS + 1) :]
+        return own.view(self.channels, self.heads, CHANNELS + 1).sum(-1)
 
     def relevance(self, batch: Batch) -> Tensor:
         """How much each observation is looked at: densities, or weights, times the importance of the interval, (B, L).
 
         Values of the observations matter only where weights depend on them, in weights by scores.
         """
-        variable = batch["variable"]
+        channel = batch["channel"]
         if self.weighing == "continuous":
             densities = self.densities()
             alpha = densities.alpha
-            alpha = alpha.expand(_C, self.heads)[variable] if isinstance(alpha, Tensor) and alpha.dim() else alpha
-            places, scales = self.location[variable], self.scale[variable]
+            alpha = (
+                alpha.expand(self.channels, self.heads)[channel] if isinstance(alpha, Tensor) and alpha.dim() else alpha
+            )
+            places, scales = self.location[channel], self.scale[channel]
             each = contmax.densities.BetaGaussian.from_moments(places, scales.square(), alpha)
-            held = each.density(batch["before"].unsqueeze(-1))
+            held = each.density(batch["position"].unsqueeze(-1))
         else:
             held = self.weights(batch)[0]
-        relevance: Tensor = (held * self.importance()[variable]).sum(-1)
+        relevance: Tensor = (held * self.importance()[channel]).sum(-1)
         return relevance * batch["mask"]
 
     def interval_hours(self) -> Tensor:
@@ -182,7 +183,7 @@ class Intervals(LinearStart):
         return hours_of(ends)
 
 
-def _sums(each: Tensor, group: Tensor, batch: int) -> Tensor:
-    """Sums over the observations of each sequence (a variable of a stay), (B, L, …) → (B·C, …)."""
-    found = each.new_zeros(batch * _C, *each.shape[2:])
+def _sums(each: Tensor, group: Tensor, count: int) -> Tensor:
+    """Sums over the observations of each sequence (a channel of a series), (B, L, …) → (count, …)."""
+    found = each.new_zeros(count, *each.shape[2:])
     return found.index_add(0, group.flatten(), each.flatten(0, 1))
