@@ -245,7 +245,7 @@ def test_values_are_hidden_from_the_context_in_training_only():
         assert abs(ratio.mean() - 1) < 0.03
         context, density = attend(values)
         assert_same_density(density, attend.eval()(values)[1])
-        exact = (attend(values)[0] + attend.head.attend(values, alpha=2.0).context) / 2
+        exact = attend(values)[0]
         assert not torch.allclose(context, exact, atol=1e-2)
         repeated = torch.stack([attend.train()(values)[0] for _ in range(300)]).mean(0)
         assert (repeated - exact).norm() < 0.1 * (context - exact).norm()
@@ -260,39 +260,9 @@ def test_values_are_hidden_from_both_contexts_and_on_request_from_none():
     seen = combined.continuous.head.hide_values(values)
     expected = (weights.unsqueeze(1) @ seen).squeeze(1) + contmax.continuous_attention(seen, density, basis)
     torch.testing.assert_close(context, expected)
-    never = CombinedAttention(None, basis, head=GateHead(4, hide=0.0))
-    torch.testing.assert_close(never(values)[0], never.eval()(values)[0])
-
-
-@pytest.mark.parametrize("queries", [None, (), (5,)])
-@pytest.mark.parametrize("keyed", [False, True])
-def test_in_training_half_of_the_context_comes_from_the_weights_of_the_gates(queries, keyed):
-    head = GateHead(4, query_dim=None if queries is None else 3, hide=0.0)
-    attend, values, mask = ContinuousAttention(line(), head=head), torch.randn(2, 30, 4), torch.rand(2, 30) < 0.6
-    query = None if queries is None else torch.randn(2, *queries, 3)
-    keys = torch.randn(2, 30, 4) if keyed else None
-    poisoned = torch.where(mask[..., None], values, torch.nan)
-    context, density = attend(poisoned, keys=keys, query=query, mask=mask)
-    weights = head.attend(values if keys is None else keys, alpha=2.0, query=query, mask=mask).weights
-    alone = contmax.continuous_attention(values, density, line(), mask=mask)
-    torch.testing.assert_close(context, (alone + torch.einsum("b...l,bld->b...d", weights, values)) / 2)
-    torch.testing.assert_close(attend.eval()(poisoned, keys=keys, query=query, mask=mask)[0], alone)
-    # A density that is passed, and another head, come without weights.
-    torch.testing.assert_close(attend.train()(values, density, mask=mask)[0], alone)
-    other = ContinuousAttention(line(), head=PooledHead(4))
-    torch.testing.assert_close(other(values)[0], other.eval()(values)[0])
-
-
-def test_each_gate_learns_from_its_own_value_where_the_density_covers_everything():
-    """A value reveals the answer: its gate has the steepest gradient; by the density alone, a gate at an end."""
-    values = torch.zeros(1, 200, 1)
-    values[0, 60] = 1.0
-    attend = ContinuousAttention(GaussianBasis.linspace(40, 0.025), head=GateHead(1, hide=0.0))
-    keys = torch.zeros(1, 200, 1, requires_grad=True)
-    slope = torch.autograd.grad(attend(values, keys=keys)[0].sum(), keys)[0].abs().flatten()
-    assert slope.argmax() == 60
-    slope = torch.autograd.grad(attend.eval()(values, keys=keys)[0].sum(), keys)[0].abs().flatten()
-    assert slope.argmax() in (0, 199)
+    for keys in (None, torch.randn(3, 30, 4)):
+        never = ContinuousAttention(basis, head=GateHead(4, hide=0.0))
+        torch.testing.assert_close(never(values, keys=keys)[0], never.eval()(values, keys=keys)[0])
 
 
 def test_the_wider_the_support_the_less_hidden_values_disturb_the_context():

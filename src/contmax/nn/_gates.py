@@ -46,9 +46,6 @@ class GateHead(PlacingHead):
     average, and its error is small if it depends little on single positions. So the gates of all positions that reveal
     the answer learn to open. Gates see every position, and nothing is hidden in evaluation.
 
-    In the training of a :class:`ContinuousAttention` half of the context is the mean of the values under p: through the
-    density alone, gates of a long sequence learn too little of their own values.
-
     Args:
         embed_dim: D, channels of the keys, or of the values if there are no keys.
         dim: N; for N > 1 the attention needs `grid` or `positions`.
