@@ -61,6 +61,6 @@ def test_gates():
     values = torch.randn(2, 6, 7)
     assert_same(lambda x: head(x, alpha=2.0).loc, values)
     logits = torch.randn(2, 6)
-    one, other = (_gpu_gates.gate_moments(x, None, 0.0, 0.01) for x in (logits, put_off(logits)))
+    one, other = (_gpu_gates.gate_moments(x, None, 0.0, 0.01, 2) for x in (logits, put_off(logits)))
     for a, b in zip(one, other, strict=True):
         assert torch.equal(a, b)

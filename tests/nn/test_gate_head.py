@@ -90,6 +90,45 @@ def test_another_alpha_has_the_same_mean_and_covariance(alpha, dim):
     torch.testing.assert_close(getattr(density, spread), getattr(parabola, spread))
 
 
+@pytest.mark.parametrize("dim", [1, 2])
+def test_a_gate_that_is_open_far_away_does_not_count(dim):
+    """Without its factor it would widen a support of eight cells to 2.7 times its size."""
+    grid = (64,) if dim == 1 else (32, 16)
+    cells = torch.zeros(grid, dtype=torch.bool)
+    cells[4:12] = True
+    if dim == 2:
+        cells[:, 8:] = False
+    alone, with_far = cells.flatten(), cells.flatten().clone()
+    with_far[-1] = True
+    head, where = reading_gates(dim), {} if dim == 1 else {"grid": grid}
+    densities = [head(gates(one[None]), alpha=2.0, **where) for one in (alone, with_far)]
+    assert_same_density(*densities)
+    weights = head.attend(gates(with_far[None]), alpha=2.0, **where).weights
+    torch.testing.assert_close(weights[0], alone / alone.sum(dtype=F64))
+    # Two places that are open alike both count.
+    both = alone | alone.flip(0)
+    weights = head.attend(gates(both[None]), alpha=2.0, **where).weights
+    torch.testing.assert_close(weights[0], both / both.sum(dtype=F64))
+
+
+@pytest.mark.parametrize("dim", [1, 2])
+def test_what_counts_is_a_constant_in_derivatives(dim):
+    head = GateHead(3, dim=dim).double().eval()
+    t = torch.rand((2, 12) if dim == 1 else (2, 12, 2), dtype=F64)
+    keys = torch.randn(2, 12, 3, dtype=F64, requires_grad=True)
+    with torch.no_grad():
+        head.energy.weight *= 30  # some gates are far from the others
+    weights = head.attend(keys, alpha=2.0, positions=t).weights
+    g = torch.sigmoid(head.energy(torch.tanh(head.key(keys)))[..., 0] - 2)
+    factors = (weights / g).detach()
+    assert (factors.amin(-1) < 0.9 * factors.amax(-1)).any()
+    expected = factors * g / (factors * g).sum(-1, keepdim=True)
+    cotangent = torch.randn_like(weights)
+    torch.testing.assert_close(
+        torch.autograd.grad(weights, keys, cotangent), torch.autograd.grad(expected, keys, cotangent)
+    )
+
+
 @pytest.mark.parametrize("dim", [2, 3])
 def test_one_open_gate_has_its_cell_as_support(dim):
     grid = (4, 5, 2)[:dim]
@@ -100,6 +139,18 @@ def test_one_open_gate_has_its_cell_as_support(dim):
     torch.testing.assert_close(density.variance[0], (dim + 2) / (dim + 4) * sides.square() / 12)
 
 
+def near_others(g: torch.Tensor, t: torch.Tensor, side: float) -> torch.Tensor:
+    """The weights of gates (B, L) at the centres t of cells on the line, by means over many points of each cell."""
+    points = t[:, None] + side * ((torch.arange(2000, dtype=t.dtype) + 0.5) / 2000 - 0.5)
+    f = torch.ones_like(g)
+    for _ in range(2):
+        p = f * g / (f * g).sum(-1, keepdim=True)
+        mean = (p * t).sum(-1, keepdim=True)
+        half_width = 2 * (p * (points - mean[..., None]).abs().mean(-1)).sum(-1, keepdim=True)
+        f = (2 - (t - mean).abs() / half_width).clamp(0, 1)
+    return f * g / (f * g).sum(-1, keepdim=True)
+
+
 def test_weights_are_the_formula_and_give_the_context():
     head = GateHead(4, query_dim=3).eval()
     values, query = torch.randn(2, 9, 4), torch.randn(2, 5, 3)
@@ -107,7 +158,7 @@ def test_weights_are_the_formula_and_give_the_context():
     for q in range(5):
         hidden = torch.tanh(head.key(values) + head.query(query[:, q])[:, None])
         g = torch.sigmoid(head.energy(hidden) - 2)[..., 0]
-        torch.testing.assert_close(place.weights[:, q], g / g.sum(-1, keepdim=True))
+        torch.testing.assert_close(place.weights[:, q], near_others(g, (torch.arange(9) + 0.5) / 9, 1 / 9))
         one = head.attend(values, alpha=2.0, query=query[:, q])
         torch.testing.assert_close(one.weights, place.weights[:, q])
         torch.testing.assert_close(
@@ -187,7 +238,7 @@ def test_the_frame_rate_does_not_matter():
     head, values = GateHead(4).double().eval(), torch.randn(3, 50, 4, dtype=F64)
     one = head(values, alpha=2.0)
     twice = head(values.repeat_interleave(2, 1), alpha=2.0)
-    torch.testing.assert_close(twice.mean, one.mean)
+    assert ((twice.mean - one.mean).abs() < 0.01 / 50).all()
     assert ((twice.half_width - one.half_width).abs() < 0.1 / 50).all()
 
 
@@ -245,7 +296,7 @@ def test_values_are_hidden_from_the_context_in_training_only():
         assert abs(ratio.mean() - 1) < 0.03
         context, density = attend(values)
         assert_same_density(density, attend.eval()(values)[1])
-        exact = (attend(values)[0] + attend.head.attend(values, alpha=2.0).context) / 2
+        exact = attend(values)[0]
         assert not torch.allclose(context, exact, atol=1e-2)
         repeated = torch.stack([attend.train()(values)[0] for _ in range(300)]).mean(0)
         assert (repeated - exact).norm() < 0.1 * (context - exact).norm()
@@ -260,39 +311,9 @@ def test_values_are_hidden_from_both_contexts_and_on_request_from_none():
     seen = combined.continuous.head.hide_values(values)
     expected = (weights.unsqueeze(1) @ seen).squeeze(1) + contmax.continuous_attention(seen, density, basis)
     torch.testing.assert_close(context, expected)
-    never = CombinedAttention(None, basis, head=GateHead(4, hide=0.0))
-    torch.testing.assert_close(never(values)[0], never.eval()(values)[0])
-
-
-@pytest.mark.parametrize("queries", [None, (), (5,)])
-@pytest.mark.parametrize("keyed", [False, True])
-def test_in_training_half_of_the_context_comes_from_the_weights_of_the_gates(queries, keyed):
-    head = GateHead(4, query_dim=None if queries is None else 3, hide=0.0)
-    attend, values, mask = ContinuousAttention(line(), head=head), torch.randn(2, 30, 4), torch.rand(2, 30) < 0.6
-    query = None if queries is None else torch.randn(2, *queries, 3)
-    keys = torch.randn(2, 30, 4) if keyed else None
-    poisoned = torch.where(mask[..., None], values, torch.nan)
-    context, density = attend(poisoned, keys=keys, query=query, mask=mask)
-    weights = head.attend(values if keys is None else keys, alpha=2.0, query=query, mask=mask).weights
-    alone = contmax.continuous_attention(values, density, line(), mask=mask)
-    torch.testing.assert_close(context, (alone + torch.einsum("b...l,bld->b...d", weights, values)) / 2)
-    torch.testing.assert_close(attend.eval()(poisoned, keys=keys, query=query, mask=mask)[0], alone)
-    # A density that is passed, and another head, come without weights.
-    torch.testing.assert_close(attend.train()(values, density, mask=mask)[0], alone)
-    other = ContinuousAttention(line(), head=PooledHead(4))
-    torch.testing.assert_close(other(values)[0], other.eval()(values)[0])
-
-
-def test_each_gate_learns_from_its_own_value_where_the_density_covers_everything():
-    """A value reveals the answer: its gate has the steepest gradient; by the density alone, a gate at an end."""
-    values = torch.zeros(1, 200, 1)
-    values[0, 60] = 1.0
-    attend = ContinuousAttention(GaussianBasis.linspace(40, 0.025), head=GateHead(1, hide=0.0))
-    keys = torch.zeros(1, 200, 1, requires_grad=True)
-    slope = torch.autograd.grad(attend(values, keys=keys)[0].sum(), keys)[0].abs().flatten()
-    assert slope.argmax() == 60
-    slope = torch.autograd.grad(attend.eval()(values, keys=keys)[0].sum(), keys)[0].abs().flatten()
-    assert slope.argmax() in (0, 199)
+    for keys in (None, torch.randn(3, 30, 4)):
+        never = ContinuousAttention(basis, head=GateHead(4, hide=0.0))
+        torch.testing.assert_close(never(values, keys=keys)[0], never.eval()(values, keys=keys)[0])
 
 
 def test_the_wider_the_support_the_less_hidden_values_disturb_the_context():
@@ -347,7 +368,10 @@ def test_degenerate_positions_stay_finite(where, dim):
 
 def test_first_and_second_derivatives_in_positions_too():
     head = GateHead(3, query_dim=2, hidden_dim=2).double().eval()
-    t = torch.rand(2, 6, dtype=F64, requires_grad=True)
+    # No gate is far from the others: f, a constant in derivatives, is 1 for all.
+    with torch.no_grad():
+        head.energy.weight *= 0.3
+    t = ((torch.arange(6) + 0.4 * torch.rand(2, 6, dtype=F64)) / 6).requires_grad_()
     values, query = torch.randn(2, 6, 3, dtype=F64, requires_grad=True), torch.randn(2, 2, 2, dtype=F64)
 
     def found(values, query, t):

@@ -35,11 +35,6 @@ class ContinuousAttention(AlphaModule):
     With ``embed_dim=D`` a :class:`GateHead` learns where to look: begin with this. Otherwise pass a density or (loc,
     scale) in each call, or your own head.
 
-    In training with a :class:`GateHead` the context is :math:`\tfrac12 (E_p[V(t)] + \sum_\ell p_\ell h_\ell)`, where
-    :math:`p_\ell` are the weights of the gates and :math:`h_\ell` the values. A density passes on to the gates only how
-    its mean and its width should change, which is little where it still covers a long sequence; the weights tell each
-    gate what its own value is worth. In evaluation the context is :math:`E_p[V(t)]`.
-
     Args:
         basis: ψ, K functions in the dimension of the domain.
         embed_dim: D, channels of the keys, or of the values if there are no keys; makes a :class:`GateHead` for them.
@@ -124,7 +119,6 @@ class ContinuousAttention(AlphaModule):
                 return a Distribution.
         """
         grid = self.grid if grid is None and positions is None else grid
-        weights = None
         if density is None:
             check_keys(keys, values)
             if self.head is None:
@@ -133,7 +127,9 @@ class ContinuousAttention(AlphaModule):
                     "values, to learn where to look; or pass a density, or (loc, scale)."
                 )
             looked_at = values if keys is None else keys
-            density, weights = self._decided(looked_at, query, Where(positions, grid, mask))
+            density = self.head(looked_at, alpha=self.alpha, query=query, positions=positions, grid=grid, mask=mask)
+            if not isinstance(density, Distribution):
+                raise TypeError(f"A head must return a density; got {type(density).__name__} from {self.head}.")
             values = self.seen(values)
         elif isinstance(density, tuple):
             if positions is None and mask is None and triton_runs_on(values):
@@ -146,21 +142,7 @@ class ContinuousAttention(AlphaModule):
         context = continuous_attention(
             values, density, self.basis, positions=positions, grid=grid, mask=mask, penalty=self.penalty
         )
-        if weights is not None:
-            context = (context + weighted_mean(weights, unmasked(values, mask))) / 2
         return context, density if need_density else None
-
-    def _decided(self, looked_at: Tensor, query: Tensor | None, where: Where) -> tuple[Distribution, Tensor | None]:
-        """The density of the head; and the weights that a part of the context is to come from, in training of gates."""
-        assert self.head is not None
-        options: dict[str, Any] = {"alpha": self.alpha, "query": query, **where._asdict()}
-        if isinstance(self.head, GateHead) and self.head.training:
-            place = self.head.attend(looked_at, **options)
-            return place.density, place.weights
-        density = self.head(looked_at, **options)
-        if not isinstance(density, Distribution):
-            raise TypeError(f"A head must return a density; got {type(density).__name__} from {self.head}.")
-        return density, None
 
     def seen(self, values: Tensor) -> Tensor:
         """The values that the context is a mean of: in training some heads hide a part of the values."""

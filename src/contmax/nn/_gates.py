@@ -28,26 +28,33 @@ from contmax.signal._observations import check_mask, unmasked
 # Offset of the logits, with which gates begin nearly shut. For negative x sigmoid(x) ≈ eˣ, so that nearly shut gates
 # compete for the mass as the weights of a softmax do.
 _SHUT = -2.0
+# Rounds in which gates far from the others are closed: the second is around a mean that the farthest no longer move.
+_ROUNDS = 2
 
 
 class GateHead(PlacingHead):
     r"""Decides where to look by gates: each position matters or not, and the density covers those that matter.
 
-    .. math:: g_\ell = \mathrm{sigmoid}(v^\top\tanh(W h_\ell + U q) + b - 2), \qquad p = g / \textstyle\sum_\ell g_\ell,
-              \qquad \mu = E_p[t]
+    .. math:: g_\ell = \mathrm{sigmoid}(v^\top\tanh(W h_\ell + U q) + b - 2), \qquad
+              p_\ell = \frac{f_\ell g_\ell}{\sum_m f_m g_m}, \qquad \mu = E_p[t]
 
     On the line the half-width is :math:`a = 2\,E_p|t - \mu|`, in N > 1 dimensions the support is the ellipsoid of
     :math:`T = (N + 2)\,\mathrm{Cov}_p[t]`, where each position is spread over its cell. So gates that are open on an
     interval or an ellipsoid, and shut elsewhere, give exactly that support. This holds for α = 2; for other α the
     density has this mean and covariance.
 
+    A single gate that noise opens far away would move the mean, and widen a narrow support many times. Therefore gates
+    count by their distance from the mean: μ and a are computed with f = 1, then with
+
+    .. math:: f_\ell = \min(1, \max(0, 2 - |t_\ell - \mu| / a))
+
+    and so once more. In N > 1 dimensions a is half of a side of the box around the ellipsoid, and f that of the axis
+    along which it is smallest. f is a constant in derivatives.
+
     Labels alone favour a narrow support, because one position that reveals the answer is enough. Therefore
     :meth:`hide_values` leaves the values of some positions out of the context in training. The context is then right on
     average, and its error is small if it depends little on single positions. So the gates of all positions that reveal
     the answer learn to open. Gates see every position, and nothing is hidden in evaluation.
-
-    In the training of a :class:`ContinuousAttention` half of the context is the mean of the values under p: through the
-    density alone, gates of a long sequence learn too little of their own values.
 
     Args:
         embed_dim: D, channels of the keys, or of the values if there are no keys.
@@ -134,26 +141,31 @@ class GateHead(PlacingHead):
         if self.dim == 1 and where.positions is None and where.grid is None:
             weights, mean, variance = default_gate_moments(logits, mask, _SHUT, least)
             return Place(density_of_moments(mean, variance, alpha, 1), weights, None)
-        weights = gate_weights(logits + _SHUT, _of_rows(mask, logits))
+        logits, may = logits + _SHUT, _of_rows(mask, logits)
+        cells, first = cells_of_weights(logits, self.dim, where)
         if self.dim == 1:
-            cells, first = cells_of_weights(logits, 1, where)
-            mean, covariance = line_moments(weights, cells, least)
+            weights, mean, covariance = line_place(logits, may, cells, least)
             mean = first.squeeze(-1) + mean
         else:
+            weights = weights_in_space(logits, may, cells)
             mean, covariance = moments_of_weights(weights, self.dim, where)
             # A truncated paraboloid with T = (N + 2) Cov_p[t] has the covariance T/(N + 4).
             covariance = (self.dim + 2) / (self.dim + 4) * covariance + ball_covariance(least, self.dim, covariance)
         return Place(density_of_moments(mean, covariance, alpha, self.dim), weights, None)
 
 
-def gate_weights(logits: Tensor, may: Tensor | None) -> Tensor:
-    """p = g/Σg of gates g = sigmoid(logits), computed from ln g: accurate even if all gates are nearly shut.
+def gate_weights(logits: Tensor, may: Tensor | None, factors: Tensor | None = None) -> Tensor:
+    """p = g f/Σ g f of gates g = sigmoid(logits), computed from ln g: accurate even if all gates are nearly shut.
 
     Args:
         logits: (B, L) or (B, Q, L).
         may: boolean, True = may be attended, broadcastable to the logits; or None.
+        factors: f, of the shape of the logits; None for 1.
     """
     logs = logsigmoid(logits)
+    if factors is not None:
+        may = factors > 0 if may is None else may & (factors > 0)
+        logs = logs + torch.where(may, factors, 1).log()
     if may is None:
         return torch.softmax(logs, -1)
     # A fully masked row has weights and gradients of zero.
@@ -174,6 +186,42 @@ def line_moments(weights: Tensor, cells: Cells, least: float) -> tuple[Tensor, T
     excess = near.square() / sides + torch.relu(offsets.abs() - sides / 2)
     half_width = cells.sides / 2 + 2 * (p * excess).sum(-2)
     return mean.squeeze(-1), (half_width.square() + least).squeeze(-1) / 5
+
+
+def near(cells: Cells, mean: Tensor, reach: Tensor) -> Tensor:
+    """How much each gate counts: f = 1 up to the distance `reach` from the mean, falling to 0 at twice this distance.
+
+    Args:
+        cells: where the gates are.
+        mean: (B, N) or (B, Q, N).
+        reach: half of the sides of the box around the support, of the shape of `mean`.
+
+    Returns:
+        f, (B, L) or (B, Q, L), a constant in derivatives: otherwise learning moves what counts instead of the gates.
+    """
+    far = ((cells.centers - mean.unsqueeze(-2)).abs() / reach.unsqueeze(-2)).amax(-1)
+    return (2 - far).clamp(0, 1).detach()
+
+
+def line_place(logits: Tensor, may: Tensor | None, cells: Cells, least: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Weights of the gates near the others on the line, and `line_moments` of these weights."""
+    weights = gate_weights(logits, may)
+    for _ in range(_ROUNDS):
+        mean, variance = line_moments(weights, cells, 0.0)
+        factors = near(cells, mean.unsqueeze(-1), (5 * variance).sqrt().unsqueeze(-1))
+        weights = gate_weights(logits, may, factors)
+    return weights, *line_moments(weights, cells, least)
+
+
+def weights_in_space(logits: Tensor, may: Tensor | None, cells: Cells) -> Tensor:
+    """Weights of the gates near the others in N > 1 dimensions."""
+    weights, dim = gate_weights(logits, may), cells.sides.shape[-1]
+    for _ in range(_ROUNDS):
+        p = weights.unsqueeze(-1)
+        mean = (p * cells.centers).sum(-2)
+        variances = (p * (cells.centers - mean.unsqueeze(-2)).square()).sum(-2) + cells.sides.square() / 12
+        weights = gate_weights(logits, may, near(cells, mean, ((dim + 2) * variances).sqrt()))
+    return weights
 
 
 def default_gate_moments(
@@ -197,8 +245,7 @@ def default_gate_moments(
 def _reference(logits: Tensor, mask: Tensor | None, shift: float, least: float) -> tuple[Tensor, Tensor, Tensor]:
     """`default_gate_moments` by torch operations."""
     cells = cells_of_weights(logits, 1, Where(None, None, mask))[0]
-    weights = gate_weights(logits + shift, _of_rows(mask, logits))
-    return weights, *line_moments(weights, cells, least)
+    return line_place(logits + shift, _of_rows(mask, logits), cells, least)
 
 
 def _of_rows(mask: Tensor | None, logits: Tensor) -> Tensor | None:
@@ -223,7 +270,7 @@ class GateMoments(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor, Tensor]:
         from contmax.kernels.means import _gpu_gates
 
-        weights, mean, variance = _gpu_gates.gate_moments(logits.contiguous(), may, shift, least)
+        weights, mean, variance = _gpu_gates.gate_moments(logits.contiguous(), may, shift, least, _ROUNDS)
         ctx.shift, ctx.least = shift, least
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(logits, may, weights, mean)

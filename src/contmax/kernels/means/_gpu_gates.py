@@ -45,11 +45,12 @@ def _excess(offset, side):
 def gate_moments_fwd_kernel(
     logits_ptr, may_ptr, weights_ptr, mean_ptr, variance_ptr,
     queries, length, shift, least,
-    HAS_MASK: tl.constexpr, BLOCK: tl.constexpr,
+    HAS_MASK: tl.constexpr, ROUNDS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Store the weights of a row of gates, and the mean and the variance of its density; see `gate_moments`.
 
     With a = 2 E|t − mean| the variance is (a² + `least`)/5, that of a truncated parabola of half-width √(a² + `least`).
+    Before that, `ROUNDS` times, gates more than a from the mean are closed in part, those beyond 2a altogether.
     """
     row = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, BLOCK)
@@ -65,6 +66,12 @@ def gate_moments_fwd_kernel(
     p = mass / tl.where(total > 0, total, 1.0)
     mean = tl.sum(p * centre, axis=0)
     half_width = 0.5 * side + 2.0 * tl.sum(p * _excess(centre - mean, side), axis=0)
+    for _ in tl.static_range(ROUNDS):
+        near = mass * tl.minimum(tl.maximum(2.0 - tl.abs(centre - mean) / half_width, 0.0), 1.0)
+        total = tl.sum(near, axis=0)
+        p = near / tl.where(total > 0, total, 1.0)
+        mean = tl.sum(p * centre, axis=0)
+        half_width = 0.5 * side + 2.0 * tl.sum(p * _excess(centre - mean, side), axis=0)
     tl.store(weights_ptr + row * length + columns, p, mask=inside)
     tl.store(mean_ptr + row, mean)
     tl.store(variance_ptr + row, (half_width * half_width + least) / 5.0)
@@ -102,7 +109,9 @@ def gate_moments_bwd_kernel(
     tl.store(grad_ptr + row * length + columns, by_log_gate * shut, mask=inside)
 
 
-def gate_moments(logits: Tensor, may: Tensor | None, shift: float, least: float) -> tuple[Tensor, Tensor, Tensor]:
+def gate_moments(
+    logits: Tensor, may: Tensor | None, shift: float, least: float, rounds: int
+) -> tuple[Tensor, Tensor, Tensor]:
     """Weights (*rows, L), means and variances (*rows) of gates sigmoid(logits + shift), one for each cell of [0, 1].
 
     Args:
@@ -110,12 +119,13 @@ def gate_moments(logits: Tensor, may: Tensor | None, shift: float, least: float)
         may: True where a position may be attended, (B, L), contiguous; or None.
         shift: added to the logits.
         least: added to the square of the half-width.
+        rounds: how often gates far from the mean are closed.
     """
     logits = resolved(logits)
     length, weights = logits.shape[-1], torch.empty_like(logits)
     mean, variance = (logits.new_empty(logits.shape[:-1]) for _ in range(2))
     numbers = (mean.numel() // logits.shape[0], length, shift, least)
-    moments = _launch(gate_moments_fwd_kernel, mean.numel(), numbers, HAS_MASK=may is not None)
+    moments = _launch(gate_moments_fwd_kernel, mean.numel(), numbers, HAS_MASK=may is not None, ROUNDS=rounds)
     moments(logits, _bytes(may), weights, mean, variance)
     return weights, mean, variance
 
@@ -144,7 +154,7 @@ def _bytes(may: Tensor | None) -> Tensor | None:
 
 
 @cached
-def _launch(kernel: Any, rows: int, numbers: tuple[int | float, ...], **kinds: bool) -> Launch:
+def _launch(kernel: Any, rows: int, numbers: tuple[int | float, ...], **kinds: int) -> Launch:
     """The launch of one program per row; numbers[1] is the length of a row."""
     block = power_of_two(int(numbers[1]))
     return Launch(kernel, (rows,), numbers, kinds | {"BLOCK": block}, min(max(block // 256, 1), 16), contracts=True)
