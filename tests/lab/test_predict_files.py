@@ -170,6 +170,25 @@ def test_series_come_when_their_last_line_was_read(tmp_path):
     assert alone.text.startswith(f"{again.told['prediction']} ({again.told['probability']:.0%})")
 
 
+def test_series_tell_which_static_columns_were_not_found(tmp_path):
+    """They may stand with the labels in training, and a file of new series has none; variables too may be others."""
+    values, people, new = (tmp_path / name for name in ("values.csv", "people.csv", "new.csv"))
+    header = "id,time,variable,value"
+    rows = [f"{series},{time},heat,{series + time}" for series in range(8) for time in range(3)]
+    values.write_text("\n".join([header, *rows]))
+    people.write_text("\n".join(["id,age,sex,label", *(f"{n},{60 + n},{'mf'[n % 2]},{'ab'[n % 2]}" for n in range(8))]))
+    splits = find_task("series").load(SeriesData(train=values, labels=people, static="age,sex"), 0)
+    task, model, info = fresh("series", SeriesModel(hidden_dim=4, functions=4), scale=splits.info["scale"])
+    new.write_text(
+        "\n".join([header, "p,1,heat,3", "p,1,age,61", "q,1,heat,3", "q,1,age,61", "q,1,sex,m", "q,1,mood,9"])
+    )
+    told = {answer.name["id"]: answer.told["not known"] for answer in task.predict_file(model, info, new)}
+    assert told == {"p": "sex", "q": ""}
+    new.write_text("\n".join([header, "p,1,Heat,3", "p,1,age,61", "q,1,mood,3"]))
+    with pytest.raises(LabError, match=r"new\.csv has no value of heat; the column variable has Heat, mood\."):
+        next(task.predict_file(model, info, new))
+
+
 def test_images_of_a_folder_and_of_a_table(tmp_path):
     folder = pictures(tmp_path / "pictures", 2)
     (folder / "disc" / "broken.png").write_bytes(b"no image")

@@ -312,6 +312,19 @@ def test_sparsemax_is_the_euclidean_projection():
     assert ((p - x).square().sum() <= (competitors - x).square().sum(-1) + 1e-12).all()
 
 
+@pytest.mark.graph  # without the type checker, which knows no ragged sizes
+def test_nested_tensors_are_refused():
+    jagged = torch.nested.nested_tensor([torch.randn(3), torch.randn(5)], layout=torch.jagged)
+    for wrong in (contmax.entmax, contmax.sparsemax, contmax.nn.Entmax()):
+        with pytest.raises(
+            TypeError, match=r"nested tensor. Pass torch\.nested\.to_padded_tensor\(scores, -torch\.inf\)"
+        ):
+            wrong(jagged)
+    padded = contmax.entmax(torch.nested.to_padded_tensor(jagged, -torch.inf))  # as the message says
+    for row, alone in zip(padded, jagged.unbind(), strict=True):
+        assert torch.equal(row[: len(alone)], contmax.entmax(alone))
+
+
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [

@@ -28,6 +28,11 @@ def check_scores(scores: Tensor, dim: int, name: str) -> None:
         raise TypeError(f"{name} takes a tensor of scores; got {type(scores).__name__}. Pass torch.as_tensor(scores).")
     if not scores.is_floating_point():
         raise TypeError(f"{name} takes real floating-point scores; got {scores.dtype}. Pass scores.float().")
+    if scores.is_nested:
+        raise TypeError(
+            f"{name} takes scores of one length, −inf where masked; got a nested tensor. Pass "
+            "torch.nested.to_padded_tensor(scores, -torch.inf)."
+        )
     rank = scores.dim()
     if rank == 0:
         raise ValueError(f"{name} takes scores with at least one axis; got a 0-d tensor. Pass scores[None].")

@@ -21,6 +21,7 @@ from contmax_lab.tasks.series._columns import Columns, label_columns
 Clock = Literal["number", "date", "duration"]
 # What pandas, R, SQL and spreadsheets write for a value that was not observed, in small letters.
 _ABSENT = {"", "nan", "na", "n/a", "#n/a", "<na>", "null", "none"}
+_SHOWN = 10  # variables that a message names
 _DURATION = re.compile(
     r"(?P<sign>-?)(?:(?P<days>\d+) days? )?\+?(?P<hours>\d+):(?P<minutes>\d\d)(?::(?P<rest>\d\d(?:\.\d+)?))?"
 )
@@ -118,12 +119,20 @@ def each_series(path: Path, columns: Columns) -> Iterator[OneSeries | tuple[str,
         columns: of the training table.
 
     Raises:
-        LabError: if the table as a whole cannot be read.
+        LabError: if the table as a whole cannot be read, or a long one has none of the variables of the training.
     """
     needed = columns.needed(labelled=False)
-    left = collections.Counter(
-        row.fields[columns.series].strip() for row in read_rows(path, needed) if isinstance(row, TableRow)
-    )
+    left, variables = collections.Counter[str](), set[str]()
+    for row in read_rows(path, needed):
+        if isinstance(row, TableRow):
+            left[row.fields[columns.series].strip()] += 1
+            variables.add(row.fields.get(columns.variable, "").strip())
+    unknown = sorted(variables.difference(columns.channels, columns.static, {""}))
+    if unknown and variables.isdisjoint(columns.channels):
+        raise LabError(
+            f"{path} has no value of {', '.join(columns.channels[:_SHOWN])}; the column {columns.variable} has "
+            f"{', '.join(unknown[:_SHOWN])}. Write variables as in the training table"
+        )
     index = {channel: place for place, channel in enumerate(columns.channels)}
     under_way: dict[str, tuple[_Gathered, dict[Clock, int]]] = {}
     broken: dict[str, LabError] = {}

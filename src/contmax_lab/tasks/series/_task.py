@@ -186,8 +186,8 @@ class SeriesTask(LabelledTask, settings=SETTINGS):
         ends = [_moment(float(time), scale) for time in seen[:: max(len(seen) - 1, 1)][:2]]
         when = f", between the times {ends[0]} and {ends[-1]}" if ends else ""
         lines = [text, f"attended: {len(seen)} of {len(series.time)} observations{when}"]
-        if unknown := [name for name, told in zip(scale.columns.static, series.static, strict=True) if not told]:
-            lines.append(f"not known: {', '.join(unknown)}")
+        if unknown := _not_known(series, scale):
+            lines.append(f"not known: {unknown}")
         panel = Panel(f"series {series.name}", text, PICTURE.shown(one, 0), answer)
         return Prediction("\n".join(lines), PICTURE.of_panels([[panel]]))
 
@@ -212,6 +212,9 @@ class SeriesTask(LabelledTask, settings=SETTINGS):
             batch = self.batch(scale.part(series, torch.zeros(len(series))), range(len(series)))
             output = model(batch)
             told = told_of(output, classes)
+            if scale.columns.static:
+                for each, own in zip(told, series, strict=True):
+                    each["not known"] = _not_known(own, scale)
             for head, found in enumerate(output.heads):
                 _add_times(
                     told, series, attended_interval(found), scale, *(numbered(n, head, output.heads) for n in _ENDS)
@@ -232,6 +235,11 @@ def _inputs(path: Path, scale: Scale) -> Iterator[Input[OneSeries]]:
                 problem = error
         told = str(problem).removeprefix(f"{path}, ") if problem else ""
         yield Input({scale.columns.series: name}, None if isinstance(found, tuple) or problem else found, told)
+
+
+def _not_known(series: OneSeries, scale: Scale) -> str:
+    """The static columns that a series has no value of."""
+    return ", ".join(name for name, told in zip(scale.columns.static, series.static, strict=True) if not told)
 
 
 def _add_times(
