@@ -231,6 +231,9 @@ def test_alpha_that_cannot_be_is_refused(integration):
         ([], "positive"),
         ([1.5], "one per layer, 2"),
         (float("nan"), "positive"),
+        (None, "positive, .*; got None"),
+        ("1.5", "positive, .*; got '1.5'"),
+        (torch.tensor(1.5), r"positive, .*; got tensor\(1.5"),
     ):
         with pytest.raises(ValueError, match=meaning):
             integration.set_alpha(model, alpha)

@@ -241,10 +241,13 @@ def _learned(layer: Any, alpha: float | None) -> AlphaModule:
 
 def _positive(alpha: float | Sequence[float], name: str) -> float | list[float]:
     """α as a float, or as a list with one per layer."""
-    values = [float(alpha)] if isinstance(alpha, Real) else [float(a) for a in cast(Sequence[float], alpha)]
+    try:
+        values = [float(alpha)] if isinstance(alpha, Real) else [float(a) for a in cast(Sequence[float], alpha)]
+    except (TypeError, ValueError):  # a tensor without axes, or a text
+        values = []
     if not values or not all(0 < value < float("inf") for value in values):
         raise ValueError(
-            f"{name} must be positive, a number or one per layer; got {alpha}. 1 is softmax; 1.5 is a good choice."
+            f"{name} must be positive, a number or one per layer; got {alpha!r}. 1 is softmax; 1.5 is a good choice."
         )
     return values[0] if isinstance(alpha, Real) else values
 
