@@ -3,6 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 # Bytecode is cached even where the environment says not to: without it every process compiles torch anew, ten seconds.
 export PYTHONDONTWRITEBYTECODE :=
+INSTALL := PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt
 # Two workers with one thread each fill two cores. A file stays with one worker: its tests share trainings.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 CHECKED := $(PYTEST) -n 2 --dist loadfile --no-loadscope-reorder -m 'not graph'
@@ -20,12 +21,17 @@ endif
 
 setup: .venv/.stamp
 
-.venv/.stamp: pyproject.toml constraints.txt
+# The environment comes in two parts, because installing what the demo does not need takes longer than what it needs.
+.venv/.demo: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(INSTALL) -e '.[cpu,lab]'
 	touch $@
 
-demo: setup
+.venv/.stamp: .venv/.demo
+	$(INSTALL) -e '.[dev]'
+	touch $@
+
+demo: .venv/.demo
 	$(BIN)/contmax demo
 
 # Compiles the CPU kernels into their cache on disk, so that no two processes of the tests compile the same kernel.
